@@ -43,7 +43,7 @@ def test_names_of_policies_jobs_and_catalogs_are_completed(control_plane: Any, n
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stauts"]) == 2
     assert "Did you mean 'status'?" in capsys.readouterr().err
-    assert main(["segments", "inspct", "."]) == 2
+    assert main(["segments", "inspekt", "."]) == 2
     assert "Did you mean 'inspect'?" in capsys.readouterr().err
 
 

@@ -66,7 +66,7 @@ def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands) -> 
 
 def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert main(["segments", "generate", str(log)]) == 0
+    assert main(["segments", "debug", "generate", str(log)]) == 0
     heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.policy"}
     assert imported(heavy, ["segments", "inspect", log]) == [""]
 

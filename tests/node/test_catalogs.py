@@ -162,7 +162,7 @@ def orders(installation: Installation, servers: PrivateServers, tmp_path: Path) 
 
 def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders: list[str]) -> None:
     grow(installation, orders, *(f"S{n}" for n in range(7)))
-    assert [item["version"] for item in compactor(installation, "history", *orders)] == list(range(1, 9))
+    assert [item["version"] for item in compactor(installation, "list", *orders)] == list(range(1, 9))
     spec = {
         "catalog": {"endpoints": [orders[1]], "prefix": f"{PREFIX}/", "secretName": "orders-etcd"},
         "participants": {
@@ -178,7 +178,7 @@ def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders:
     document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CatalogCompaction", "metadata": {"name": "orders"}}
     installation.cluster.apply(document | {"spec": spec})
     eventually(lambda: status(installation).get("earliestVersion") == 7, "history to be cut", timeout=PATIENCE)
-    assert [item["version"] for item in compactor(installation, "history", *orders)] == [7, 8]
+    assert [item["version"] for item in compactor(installation, "list", *orders)] == [7, 8]
     found = status(installation)
     assert {item["name"]: item["reason"] for item in found["participants"]} == dict.fromkeys(PARTICIPANTS, "Answered")
 

@@ -182,7 +182,7 @@ _PARTICIPANT_ADVICE = {
     ParticipantFailure.UNAUTHORIZED: "give coordinator and participant the same secret, or allow the service account",
     ParticipantFailure.REDIRECTED: "name the address that answers itself: redirects are not followed",
     ParticipantFailure.REFUSED: "read its log",
-    ParticipantFailure.GARBAGE: "run `compactor catalogs conformance` against it",
+    ParticipantFailure.GARBAGE: "run `compactor catalogs debug conformance` against it",
     ParticipantFailure.TOO_LARGE: "let the process hold fewer partitions",
     ParticipantFailure.WRONG_VERSION: "upgrade the participant or the operator, so that both have the same protocol",
     ParticipantFailure.NAME_DIFFERS: "name the participant that answers there, or correct the address",

@@ -114,7 +114,7 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
         "The answer of a participant cannot be believed: it refuses the token, or its report breaks a rule.",
         _UNREACHED,
         "Compare the Secret that spec.participants.token names with the one that the participant expects; check the "
-        "implementation: compactor catalogs conformance URL",
+        "implementation: compactor catalogs debug conformance URL",
     ),
     Reason.CLOCK_OFF: Meaning(
         "The clock of a participant differs from the coordinator's by more than spec.maxClockSkew.",

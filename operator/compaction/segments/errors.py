@@ -566,9 +566,9 @@ class RecoveryNeededError(SegmentLogError):
         if self.doubt:
             return (
                 f"{said}, and {self.doubt}. Stop the owner if it runs, do not start it, and run "
-                f"`compactor segments recover {self.path} --owner-stopped` first{outlook}"
+                f"`compactor segments sweep {self.path} --apply --owner-stopped` first{outlook}"
             )
-        return f"{said}; run `compactor segments recover {self.path}` first{outlook}"
+        return f"{said}; run `compactor segments sweep {self.path} --apply` first{outlook}"
 
 
 class RecoveryBlockedError(SegmentLogError):

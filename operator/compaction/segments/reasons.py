@@ -102,7 +102,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
             "Every scan checks them again; they are planned once the server is stopped cleanly.",
             "Stop the server, or exclude its logs; if it is stopped and cannot be observed, set ownership:  "
             f"Stopped: {_EDIT}. Should a log have been compacted while its server ran: stop the server at once, before "
-            "its next snapshot, run compactor segments recover on the log, then start it.",
+            "its next snapshot, run compactor segments sweep DIR --apply, then start it.",
         ),
     ),
 }

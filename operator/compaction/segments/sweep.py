@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -104,26 +105,21 @@ def sweep(
         recovery.recover_locked(directory, now=now, held=held)
         now = held.now() if now is None else now
         record = _caught_up(directory, fence.read(directory), now, held=held)
-        due = [t for t in record.tombstones if t.since + grace_seconds <= now]
-        partials = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
-        leftovers = (*partials, *_obsolete_maps(directory, now=now, grace_seconds=grace_seconds))
-        dead: dict[str, DeadSegment] = {}
-        unknown = ""
-        # Names are links: whatever becomes of the log, no entry goes with one.
-        if leftovers or any(t.kind is TombstoneKind.UNREFERENCED for t in due):
-            dead, unknown = _dead_now(
-                lambda: dead_segments(
-                    directory,
-                    snapshot_index=snapshot_index,
-                    live=live,
-                    indexes_missing=indexes_missing,
-                    wal_directory=wal_directory,
-                )
-            )
-        verdicts = judge(directory, due, dead, unknown)
-        if unknown and leftovers:
-            kept = tuple(Blocked(item.name, unknown) for item in leftovers)
-            verdicts, leftovers = replace(verdicts, blocked=(*verdicts.blocked, *kept)), ()
+        verdicts, leftovers = _judged(
+            directory,
+            record,
+            partial(
+                dead_segments,
+                directory,
+                snapshot_index=snapshot_index,
+                live=live,
+                indexes_missing=indexes_missing,
+                wal_directory=wal_directory,
+            ),
+            active=active,
+            now=now,
+            grace_seconds=grace_seconds,
+        )
         deleted = delete(directory, (*verdicts.delete, *leftovers), held=held)
         record = settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
@@ -134,6 +130,80 @@ def sweep(
             next_due=min(left) if left else None,
             now=now,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutlook:
+    """What a sweep now would do. `delete`: names that would go; `waits`: tombstones that would remain, by name."""
+
+    delete: tuple[Deleted, ...]
+    blocked: tuple[Blocked, ...]
+    waits: tuple[SegmentTombstone, ...]
+
+
+def outlook(
+    directory: Path,
+    *,
+    now: float,
+    grace_seconds: float,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    wal_directory: Path | None = None,
+) -> SweepOutlook:
+    """Return what `sweep` would delete, keep and leave waiting, without a change and without the lock: what is
+    half-done now is taken as it is.
+
+    Raises:
+        NotALogDirectoryError, LogNotReadableError, StoreIOError, CorruptFenceError
+        SegmentLogError: as `sweep`.
+    """
+    recovery.require_log(directory)
+    with storage_errors(directory):
+        record = _begun(_adopt_links(directory, fence.read(directory), now), now)
+        verdicts, leftovers = _judged(
+            directory,
+            record,
+            partial(
+                dead_segments,
+                directory,
+                snapshot_index=snapshot_index,
+                live=live,
+                indexes_missing=indexes_missing,
+                wal_directory=wal_directory,
+            ),
+            active=None,
+            now=now,
+            grace_seconds=grace_seconds,
+        )
+    gone = {*verdicts.forget, *(item.name for item in verdicts.delete)}
+    waits = sorted((t for t in record.tombstones if t.name not in gone), key=lambda t: t.name)
+    return SweepOutlook((*verdicts.delete, *leftovers), verdicts.blocked, tuple(waits))
+
+
+def _judged(
+    directory: Path,
+    record: FenceRecord,
+    read_dead: Callable[[], dict[str, DeadSegment]],
+    *,
+    active: frozenset[tuple[str, int]] | None,
+    now: float,
+    grace_seconds: float,
+) -> tuple[Verdicts, tuple[Deleted, ...]]:
+    """Return the verdicts about what is due, and the leftovers without a tombstone that can go."""
+    due = [t for t in record.tombstones if t.since + grace_seconds <= now]
+    partials = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
+    leftovers = (*partials, *_obsolete_maps(directory, now=now, grace_seconds=grace_seconds))
+    dead: dict[str, DeadSegment] = {}
+    unknown = ""
+    # Names are links: whatever becomes of the log, no entry goes with one.
+    if leftovers or any(t.kind is TombstoneKind.UNREFERENCED for t in due):
+        dead, unknown = _dead_now(read_dead)
+    verdicts = judge(directory, due, dead, unknown)
+    if unknown and leftovers:
+        kept = tuple(Blocked(item.name, unknown) for item in leftovers)
+        verdicts, leftovers = replace(verdicts, blocked=(*verdicts.blocked, *kept)), ()
+    return verdicts, leftovers
 
 
 def _caught_up(directory: Path, record: FenceRecord, now: float, *, held: lock.HeldLock) -> FenceRecord:
@@ -225,13 +295,13 @@ def _orphan_partials(
     claimed = {(job_key(job), record.claimed(job)) for job in record.jobs}
     orphans: list[Deleted] = []
     for name in sorted(os.listdir(directory)):
-        partial = parse_partial(name)
-        found = status(directory / name) if partial else None
-        if partial is None or found is None or (partial.job, partial.token) in running:
+        parsed = parse_partial(name)
+        found = status(directory / name) if parsed else None
+        if parsed is None or found is None or (parsed.job, parsed.token) in running:
             continue
         # An attempt with another token than the claimed one can never commit, however busy it is: its file need not
         # wait.
-        if (partial.job, partial.token) not in claimed or found.st_mtime + untouched <= now:
+        if (parsed.job, parsed.token) not in claimed or found.st_mtime + untouched <= now:
             orphans.append(Deleted(name, found.st_size))
     return orphans
 

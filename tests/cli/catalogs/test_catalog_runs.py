@@ -46,8 +46,8 @@ class Desk:
     ) -> None:
         self.capsys, self.place, self.endpoint, self.directory = capsys, place, endpoint, directory
         self.file = directory / "catalogs.yaml"
-        _, self.versions, _ = shown(capsys, "catalogs", "history", *place)
-        _, latest, _ = shown(capsys, "catalogs", "describe", *place)
+        _, self.versions, _ = shown(capsys, "catalogs", "list", *place)
+        _, latest, _ = shown(capsys, "catalogs", "inspect", *place)
         (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
         for version in self.versions:
             self.act("add-version", version=version["version"], activation=str(version["activationTime"]))
@@ -86,7 +86,7 @@ class Desk:
         return shown(self.capsys, "run", "-f", self.file, *options)
 
     def kept(self) -> list[int]:
-        _, rows, _ = shown(self.capsys, "catalogs", "history", *self.place)
+        _, rows, _ = shown(self.capsys, "catalogs", "list", *self.place)
         return [row["version"] for row in rows]
 
 
@@ -134,7 +134,7 @@ def test_a_transaction_pins_the_history_and_is_named(desk: Desk) -> None:
     names = [f"- {{type: RENAME_TABLE, schema: PUBLIC, table: T{n}, newName: T{n + 1}}}" for n in range(3, 7)]
     ddl.write_text("\n".join(names))
     assert main(["catalogs", "apply", str(ddl), *place, "--delay", "1", "--max-skew", "0"]) == 0
-    rows = shown(desk.capsys, "catalogs", "history", *place)[1]
+    rows = shown(desk.capsys, "catalogs", "list", *place)[1]
     for row in rows:
         if row["version"] > 6:
             desk.act("add-version", version=row["version"], activation=str(row["activationTime"]))

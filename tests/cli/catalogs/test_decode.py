@@ -1,4 +1,4 @@
-"""`compactor catalogs decode`."""
+"""`compactor catalogs debug decode`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DROPS = "02001100030265030500039d9d83e9010500039e9d83e901"
 
 def run(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, list[Any], list[str]]:
     """Exit code, lines of JSON, lines of stderr."""
-    code = main(["catalogs", "decode", *map(str, args)])
+    code = main(["catalogs", "debug", "decode", *map(str, args)])
     output = capsys.readouterr()
     return code, [json.loads(line) for line in output.out.splitlines()], output.err.splitlines()
 
@@ -31,7 +31,7 @@ def drops(tmp_path: Path) -> Path:
 
 
 def test_a_value_is_a_line_of_canonical_json(drops: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["catalogs", "decode", str(drops), "-o", "jsonl", "--reencode"]) == 0
+    assert main(["catalogs", "debug", "decode", str(drops), "-o", "jsonl", "--reencode"]) == 0
     output = capsys.readouterr()
     row = {
         "file": str(drops),
@@ -72,10 +72,10 @@ def test_refused_values_are_named_and_the_others_shown(drops: Path, capsys: pyte
 
 
 def test_other_forms(drops: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["catalogs", "decode", str(drops), "-o", "json"]) == 0
+    assert main(["catalogs", "debug", "decode", str(drops), "-o", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["value"]["version"] == 1
-    assert main(["catalogs", "decode"]) == 2
+    assert main(["catalogs", "debug", "decode"]) == 2
     assert "FILE..." in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`compactor catalogs apply`, `describe`, `history` and `diff` on a real etcd."""
+"""`compactor catalogs apply`, `list`, `inspect` and `diff` on a real etcd."""
 
 from __future__ import annotations
 
@@ -71,22 +71,22 @@ def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path
         ["4", "4", "1", "of", "1"],
     ]
 
-    latest = shown(capsys, "describe", *empty_place)
+    latest = shown(capsys, "inspect", *empty_place)
     assert [table["name"] for schema in latest["schemas"] for table in schema["tables"]] == ["SALES"]
-    before = shown(capsys, "describe", *empty_place, "--version", 3)
+    before = shown(capsys, "inspect", *empty_place, "--version", 3)
     assert [table["name"] for schema in before["schemas"] for table in schema["tables"]] == ["ORDERS"]
-    assert shown(capsys, "describe", *empty_place, "--at", "2999-01-01T00:00:00Z") == latest
+    assert shown(capsys, "inspect", *empty_place, "--at", "2999-01-01T00:00:00Z") == latest
 
-    _, out, _ = run(capsys, "describe", *empty_place)
+    _, out, _ = run(capsys, "inspect", *empty_place)
     assert "Fingerprint:   " + latest["fingerprint"] in out
     (table,) = [line for line in out.splitlines() if line.startswith("Table")]
     assert table.split()[2:6] == ["PUBLIC", "SALES", "2", "columns,"]
 
-    versions = shown(capsys, "history", *empty_place)
+    versions = shown(capsys, "list", *empty_place)
     assert [version["version"] for version in versions] == [1, 2, 3, 4]
     assert [version["@type"] for version in versions[3]["value"]["entries"]] == ["RENAME_TABLE", "RENAME_INDEX"]
     assert versions[3]["activationTime"] == latest["time"]
-    _, out, _ = run(capsys, "history", *empty_place)
+    _, out, _ = run(capsys, "list", *empty_place)
     assert out.splitlines()[4].split()[2:] == ["Update", "RENAME_TABLE,", "RENAME_INDEX"]
 
     changes = shown(capsys, "diff", 2, 4, *empty_place)
@@ -121,10 +121,10 @@ def test_what_was_cut_is_a_snapshot(
     manager.compact(3, 1).result()
     manager.close()
     log.close()
-    _, out, _ = run(capsys, "history", *empty_place)
+    _, out, _ = run(capsys, "list", *empty_place)
     rows = [line.split() for line in out.splitlines()[1:]]
     assert [(row[0], row[2]) for row in rows] == [("3", "Snapshot"), ("4", "Update")]
-    code, _, err = run(capsys, "describe", *empty_place, "--version", 2)
+    code, _, err = run(capsys, "inspect", *empty_place, "--version", 2)
     assert code == 1
     assert "version 2" in err
 
@@ -170,7 +170,7 @@ def test_a_wrong_file_changes_nothing(
     assert (code, out) == (1, "")
     assert all(word in err for word in words), err
     assert len(err.splitlines()) == 1
-    assert shown(capsys, "history", *empty_place) == []
+    assert shown(capsys, "list", *empty_place) == []
 
 
 def test_the_first_refusal_ends_the_run(
@@ -181,16 +181,16 @@ def test_the_first_refusal_ends_the_run(
     assert code == 1
     assert len(out.splitlines()) == 2
     assert "A" in err
-    names = [zone["name"] for zone in shown(capsys, "describe", *empty_place)["zones"]]
+    names = [zone["name"] for zone in shown(capsys, "inspect", *empty_place)["zones"]]
     assert names == ["A"]
 
 
 def test_two_versions_at_once_are_wrong_usage(capsys: pytest.CaptureFixture[str], empty_place: list[str]) -> None:
-    assert run(capsys, "describe", *empty_place, "--version", 1, "--at", "2026-01-01T00:00:00Z")[0] == 2
-    assert run(capsys, "describe", *empty_place, "--at", "yesterday")[0] == 2
+    assert run(capsys, "inspect", *empty_place, "--version", 1, "--at", "2026-01-01T00:00:00Z")[0] == 2
+    assert run(capsys, "inspect", *empty_place, "--at", "yesterday")[0] == 2
 
 
 def test_an_etcd_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "history", "--etcd", "file:///x", "--prefix", "/c")
+    code, _, err = run(capsys, "list", "--etcd", "file:///x", "--prefix", "/c")
     assert code == 1
     assert "https://host:port" in err

@@ -1,4 +1,4 @@
-"""`compactor catalogs serve` as a process, and `compactor catalogs conformance` against it and what is broken."""
+"""`compactor catalogs serve` as a process, and `compactor catalogs debug conformance` against it and what is broken."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def served(secret: Path, tmp_path: Path) -> Iterator[tuple[int, Endpoint]]:
 
 
 def conformance(port: int, secret: Path, *options: str) -> int:
-    return main(["catalogs", "conformance", f"http://127.0.0.1:{port}", "--secret-file", str(secret), *options])
+    return main(
+        ["catalogs", "debug", "conformance", f"http://127.0.0.1:{port}", "--secret-file", str(secret), *options]
+    )
 
 
 def test_it_becomes_ready_by_itself_and_keeps_its_watermark(
@@ -68,7 +70,7 @@ def test_it_follows_a_catalog(
         ddl.write_text("- {type: CREATE_SCHEMA, schema: A}")
         assert main(["catalogs", "apply", str(ddl), *empty_place]) == 0
         capsys.readouterr()
-        assert main(["catalogs", "history", *empty_place, "-o", "json"]) == 0
+        assert main(["catalogs", "list", *empty_place, "-o", "json"]) == 0
         active = json.loads(capsys.readouterr().out)
         assert endpoint.call("POST", "/v1/admin/begin", b"{}").status == 200
         report = endpoint.call("GET", "/v1/report").body
@@ -116,11 +118,11 @@ def test_what_cannot_be_started_says_why(secret: Path, tmp_path: Path, capsys: p
         (["serve", "--name=a\tb", *given], "printable characters"),
         (["serve", "--name=n", *given, f"--watermark-file={damaged}"], "does not hold a hybrid timestamp"),
         (["serve", "--name=n", *given, "--bind-address=0.0.0.0"], "travel readably"),
-        (["conformance", "http://127.0.0.1:1"], "--secret-file"),
-        (["conformance", "http://127.0.0.1:1", f"--secret-file={empty}"], "holds no secret"),
-        (["conformance", "http://127.0.0.1:1", f"--secret-file={odd}"], "ASCII"),
-        (["conformance", "http://127.0.0.1:1", f"--secret-file={secret}", f"--ca={empty}"], "certificates"),
-        (["conformance", "http://10.0.0.3:1", f"--secret-file={secret}"], "travel readably"),
+        (["debug", "conformance", "http://127.0.0.1:1"], "--secret-file"),
+        (["debug", "conformance", "http://127.0.0.1:1", f"--secret-file={empty}"], "holds no secret"),
+        (["debug", "conformance", "http://127.0.0.1:1", f"--secret-file={odd}"], "ASCII"),
+        (["debug", "conformance", "http://127.0.0.1:1", f"--secret-file={secret}", f"--ca={empty}"], "certificates"),
+        (["debug", "conformance", "http://10.0.0.3:1", f"--secret-file={secret}"], "travel readably"),
     ):
         assert main(["catalogs", *words]) in {1, 2}, words
         assert said in capsys.readouterr().err, words

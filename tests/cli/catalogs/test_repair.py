@@ -55,7 +55,7 @@ def test_a_version_that_no_process_reads_is_stepped_over(
     apply(capsys, tmp_path, empty_place, DDL)
     assert run(capsys, "repair", *empty_place, "-o", "json") == (0, "[]\n", "")
     value = poison(etcd, empty_place[-1])
-    code, _, err = run(capsys, "history", *empty_place)
+    code, _, err = run(capsys, "list", *empty_place)
     assert code == 1
     assert "catalog.update.0000000005: byte " in err
     assert "no day is 2024-2-30; restore the update log from a copy. `compactor catalogs repair` lists" in err
@@ -74,11 +74,11 @@ def test_a_version_that_no_process_reads_is_stepped_over(
 
     assert run(capsys, "repair", "--step-over", 5, "--save", saved, *empty_place)[0] == 0
     assert (saved / "version-5.bin").read_bytes() == value
-    versions = json.loads(run(capsys, "history", *empty_place, "-o", "json")[1])
+    versions = json.loads(run(capsys, "list", *empty_place, "-o", "json")[1])
     assert [version["version"] for version in versions] == [1, 2, 3, 4, 5]
     assert versions[-1]["value"]["entries"] == []
     apply(capsys, tmp_path, empty_place, "- {type: CREATE_SCHEMA, schema: S6}")
-    assert "S6" in run(capsys, "describe", *empty_place)[1]
+    assert "S6" in run(capsys, "inspect", *empty_place)[1]
 
 
 def test_a_version_that_a_later_one_needs_is_not_replaced(

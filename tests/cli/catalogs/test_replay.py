@@ -1,4 +1,4 @@
-"""`compactor catalogs replay`."""
+"""`compactor catalogs debug replay`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def path_of(shared_fixtures: Path, seed: int) -> Path:
 def test_a_history_of_the_reference_is_ours(
     shared_fixtures: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["catalogs", "replay", str(path_of(shared_fixtures, seed))]) == 0
+    assert main(["catalogs", "debug", "replay", str(path_of(shared_fixtures, seed))]) == 0
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == "305 steps, 0 differences\n"
@@ -139,11 +139,11 @@ def test_an_altered_history_is_reported(
     change(target)
     # What follows the altered step says nothing more: a few steps after it do.
     steps = altered[: position + 2]
-    code = main(["catalogs", "replay", str(written(tmp_path / "altered.jsonl", steps))])
+    code = main(["catalogs", "debug", "replay", str(written(tmp_path / "altered.jsonl", steps))])
     output = capsys.readouterr()
     assert code == 1 or line == "config: ", output.err
     if line == "config: ":
-        code = main(["catalogs", "replay", str(written(tmp_path / "altered.jsonl", altered[:40]))])
+        code = main(["catalogs", "debug", "replay", str(written(tmp_path / "altered.jsonl", altered[:40]))])
         output = capsys.readouterr()
         assert code == 1
         line = "decoded.0.delayDurationMs"
@@ -198,7 +198,7 @@ def test_a_file_that_is_no_history_is_named(
 ) -> None:
     file = tmp_path / "wrong.jsonl"
     file.write_text(text)
-    assert main(["catalogs", "replay", str(file)]) == 1
+    assert main(["catalogs", "debug", "replay", str(file)]) == 1
     error = capsys.readouterr().err
     assert f"{file}: line {line} is no step of a history: " in error
     assert reason in error
@@ -210,7 +210,7 @@ def test_a_damaged_archive_is_named(
 ) -> None:
     file = tmp_path / "cut.jsonl.gz"
     file.write_bytes(damage(path_of(shared_fixtures, 14).read_bytes()))
-    assert main(["catalogs", "replay", str(file)]) == 1
+    assert main(["catalogs", "debug", "replay", str(file)]) == 1
     assert "cut.jsonl.gz: line" in capsys.readouterr().err
-    assert main(["catalogs", "replay", str(tmp_path / "absent")]) == 1
+    assert main(["catalogs", "debug", "replay", str(tmp_path / "absent")]) == 1
     assert "absent: No such file" in capsys.readouterr().err

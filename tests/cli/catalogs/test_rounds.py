@@ -1,4 +1,4 @@
-"""`compactor catalogs participants`, `required-time` and `compact`, on a real etcd and a served participant."""
+"""`compactor catalogs plan` and `compact`, on a real etcd and a served participant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shown(capsys: pytest.CaptureFixture[str], command: str, *args: object) -> tu
 
 def versions(capsys: pytest.CaptureFixture[str], place: list[str]) -> list[tuple[int, int]]:
     """(number, activation time) of those that the log keeps."""
-    code, found = shown(capsys, "history", *place)
+    code, found = shown(capsys, "list", *place)
     assert code == 0
     return [(item["version"], item["activationTime"]) for item in found]
 
@@ -63,7 +63,7 @@ def node(capsys: pytest.CaptureFixture[str], place: list[str]) -> ReferenceParti
     found = ReferenceParticipant("node1")
     for version, time in versions(capsys, place):
         found.versions.add(version, time)
-    _, latest = shown(capsys, "describe", *place)
+    _, latest = shown(capsys, "inspect", *place)
     (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
     found.add_partition(table["id"], 0, Role.PRIMARY)
     return found
@@ -78,21 +78,33 @@ def test_history_is_cut_as_far_as_the_participant_allows(
         capsys.readouterr()  # the endpoint says that it listens
         asked = ["--participant", f"node1=http://127.0.0.1:{endpoint.port}", "--secret-file", secret, *NOW]
 
-        code, found = shown(capsys, "compact", *asked, *place, "--dry-run")
-        assert (code, found["outcome"]) == (1, "NoWatermark")
-        assert shown(capsys, "required-time", *asked)[0] == 1
+        code, found = shown(capsys, "plan", *asked, *place)
+        assert (code, found["compaction"]["outcome"], found["participants"][0]["answer"]) == (
+            1,
+            "NoWatermark",
+            "Received",
+        )
+        assert found["requiredTime"] == found["compaction"], "it is not known"
+        code, found = shown(capsys, "plan", *asked)
+        assert (code, found["requiredTime"]["outcome"], found["compaction"]) == (1, "NoWatermark", None)
 
         checkpointed(node)
-        code, (row,) = shown(capsys, "participants", *asked)
+        code, found = shown(capsys, "plan", *asked)
+        (row,), pin = found["participants"], found["requiredTime"]
         assert (code, row["name"], row["partitions"], row["answer"]) == (0, "node1", 1, "Received")
-        code, pin = shown(capsys, "required-time", *asked)
-        assert (code, pin["pinnedBy"], pin["reason"]) == (0, "node1", "Replay")
+        assert (pin["pinnedBy"], pin["reason"], found["compaction"]) == ("node1", "Replay", None)
         node.begin()
-        code, pin = shown(capsys, "required-time", *asked)
-        assert (code, pin["pinnedBy"], pin["reason"]) == (0, "node1", "Transaction")
+        code, found = shown(capsys, "plan", *asked)
+        assert (code, found["requiredTime"]["pinnedBy"], found["requiredTime"]["reason"]) == (0, "node1", "Transaction")
 
-        code, found = shown(capsys, "compact", *asked, *place, "--dry-run")
-        assert (code, found["outcome"]) == (0, "DryRun")
+        code, found = shown(capsys, "plan", *asked, *place)
+        assert (code, found["compaction"]["outcome"]) == (0, "DryRun")
+        assert found["compaction"].items() >= found["requiredTime"].items(), "the same round"
+        assert main(["catalogs", "plan", *map(str, asked), *place]) == 0
+        table = capsys.readouterr().out
+        assert [line.split()[0] for line in table.splitlines()[:2]] == ["NAME", "node1"]
+        assert table.count("pinnedBy:") == 1
+        assert "versions 1 to 4 would be cut" in table
         assert versions(capsys, place) == before
 
         code, found = shown(capsys, "compact", *asked, *place, "--token", 7)
@@ -117,7 +129,7 @@ def test_column_sets_are_dropped_when_the_participant_reads_no_old_rows(
     node = ReferenceParticipant("node1", reads_old_rows=old_rows)
     for version, time in versions(capsys, empty_place):
         node.versions.add(version, time)
-    _, latest = shown(capsys, "describe", *empty_place)
+    _, latest = shown(capsys, "inspect", *empty_place)
     (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
     node.add_partition(table["id"], 0, Role.PRIMARY)
     checkpointed(node)
@@ -126,7 +138,7 @@ def test_column_sets_are_dropped_when_the_participant_reads_no_old_rows(
         asked = ["--participant", f"node1=http://127.0.0.1:{endpoint.port}", "--secret-file", secret, *NOW]
         code, found = shown(capsys, "compact", *asked, *empty_place, "--token", 7, "--trim")
         assert (code, found["outcome"], found["trimmed"]) == (0, "Saved", not old_rows)
-    _, first = shown(capsys, "describe", *empty_place, "--version", found["earliest"])
+    _, first = shown(capsys, "inspect", *empty_place, "--version", found["earliest"])
     (table,) = [table for schema in first["schemas"] for table in schema["tables"]]
     assert len(table["versions"]) == (3 if old_rows else 1)
 
@@ -163,14 +175,25 @@ def test_a_participant_that_does_not_answer_is_named(
     assert (code, found["outcome"]) == (1, "NoAnswer")
     assert "gone" in found["message"]
     assert len(versions(capsys, place)) == 6
-    code, (row,) = shown(capsys, "participants", *asked)
-    assert (code, row["name"], row["answer"].split(":")[0]) == (1, "gone", "NoAnswer")
+    for where in ([], place):
+        code, found = shown(capsys, "plan", *asked, *where)
+        (row,) = found["participants"]
+        assert (code, row["name"], row["answer"].split(":")[0]) == (1, "gone", "NoAnswer")
+        assert found["requiredTime"]["outcome"] == "NoAnswer"
+        assert found["compaction"] == (found["requiredTime"] if where else None)
 
 
-@pytest.mark.parametrize("wrong", [(), ("--dry-run", "--token", "1")])
-def test_either_a_dry_run_or_a_token(
-    wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str], place: list[str], secret: Path
-) -> None:
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], secret: Path) -> None:
     asked = ["--participant", "a=http://127.0.0.1:9", "--secret-file", secret]
-    assert shown(capsys, "compact", *asked, *place, *wrong)[0] == 2
-    assert shown(capsys, "participants", "--participant", "http://x", "--secret-file", secret)[0] == 2
+    place = ["--etcd", "http://127.0.0.1:9", "--prefix", "/c"]
+    wrong = (
+        (["compact", *asked, *place], "--token"),
+        (["compact", *asked, "--token", 1], "--etcd"),
+        (["plan", *asked, *place, "--token", 1], "--token"),
+        (["plan", *asked, "--trim"], "--trim needs the update log"),
+        (["plan", *asked, "--prefix", "/c"], "--etcd"),
+        (["plan", "--participant", "http://x", "--secret-file", secret], "NAME=URL"),
+    )
+    for args, word in wrong:
+        code, said = shown(capsys, *map(str, args))
+        assert (code, word in said) == (2, True), (args, said)

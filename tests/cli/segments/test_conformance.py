@@ -1,4 +1,4 @@
-"""`compactor segments conformance` and `verify`: what conforms passes, and each rule that is broken is named."""
+"""`compactor segments verify`, and with `--rules`: what conforms passes, and each rule that is broken is named."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def system(original: Path, tmp_path: Path) -> Path:
 
 
 def check(run: Run, directory: Path, *, code: int) -> dict[str, dict[str, Any]]:
-    """What `conformance` finds, by rule."""
-    result = run("conformance", directory, "-o", "json")
+    """What `verify --rules` finds, by rule."""
+    result = run("verify", directory, "--rules", "-o", "json")
     assert result.exit_code == code, result.output
     return {load["rule"]: load for load in json.loads(result.stdout)}
 
@@ -73,13 +73,19 @@ def test_a_system_that_the_library_wrote_conforms(run: Run, system: Path) -> Non
 
 
 def test_each_rule_is_a_line(run: Run, system: Path) -> None:
-    result = run("conformance", system)
+    result = run("verify", system, "--rules")
     lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert [line.split()[0] for line in lines if line.startswith("pass")] == ["pass"] * SEEN_ONCE
     assert len(lines) == len(CHECKLIST)
     assert result.stderr == f"{SEEN_ONCE} of {SEEN_ONCE} rules that were seen hold\n"
     assert "(--while shows it)" in lines[SEEN_ONCE]
     assert "tests/" in lines[-1]
+
+
+@pytest.mark.parametrize("option", [("--while", "1s"), ("--every", "1s")])
+def test_options_of_rules_need_them(run: Run, system: Path, option: tuple[str, str]) -> None:
+    result = run("verify", system, *option)
+    assert (result.exit_code, f"{option[0]} needs --rules" in result.stderr) == (2, True)
 
 
 def test_a_rule_that_no_scan_shows_names_a_test_of_ours() -> None:
@@ -94,7 +100,7 @@ def test_the_page_has_every_rule() -> None:
         number: row.split(" | ") for row in page.splitlines() if (number := row.partition(" | `")[0]).startswith("| ")
     }
     for rule, text in CHECKLIST.items():
-        check = {SeenFacts.ONCE: "`conformance`", SeenFacts.WHILE: "`conformance --while`"}.get(
+        check = {SeenFacts.ONCE: "`verify --rules`", SeenFacts.WHILE: "`verify --rules --while`"}.get(
             text.seen, f"[a test](../{text.test})"
         )
         assert rows[f"| {NUMBERS[rule]}"][1:] == [f"`{rule}`", text.sentence, f"{check} |"]
@@ -312,7 +318,7 @@ def test_a_broken_rule_is_named(
     assert verified.exit_code == 1
     assert {f"error: {sentence}" for sentence in sentences} <= set(verified.stderr.splitlines())
     assert "1 problem" in verified.stdout or re.search(r"\d problems", verified.stdout)
-    assert sentences[0] in run("conformance", system).stdout
+    assert sentences[0] in run("verify", system, "--rules").stdout
 
 
 def test_every_rule_that_a_scan_shows_is_violated_here() -> None:
@@ -352,7 +358,7 @@ def test_any_changed_byte_of_the_write_ahead_log_is_found_or_was_not_acknowledge
         result = run("verify", original, "-o", "json")
         found = json.loads(result.stdout)
         rules = {item["rule"] for item in (*found["problems"], *found["notes"])}
-        before = json.loads(run("wal", original, "-o", "json").stdout)
+        before = json.loads(run("debug", "wal", original, "-o", "json").stdout)
         assert rules & {"wal-files", "wal-records", "wal-writers"} or before["files"][0]["records"] == 11
     finally:
         path.write_bytes(kept)
@@ -395,8 +401,9 @@ def test_nothing_in_a_directory_steers_the_terminal(run: Run, system: Path) -> N
     link = system / hostile / segment_links(system / hostile)[0]
     link.unlink()
     link.symlink_to(f"/nowhere/{hostile}")
-    for args in (["verify"], ["conformance"], ["wal"], ["wal", "--records", "-o", "table"], ["follow", "--once"]):
-        output = run(args[0], system, *args[1:]).output
+    debug = (["debug", "wal"], ["debug", "wal", "--records", "-o", "table"], ["debug", "follow", "--once"])
+    for args in (["verify"], ["verify", "--rules"], *debug):
+        output = run(*args, system).output
         assert "\x1b" not in output
         assert "evil" in output
 
@@ -411,11 +418,11 @@ def test_a_write_ahead_log_that_is_no_file_is_named(run: Run, system: Path, host
             path.symlink_to("/dev/zero")
         case _:
             path.mkdir()
-    for command in (("verify",), ("wal",), ("wal", "--records"), ("conformance",)):
-        result = run(command[0], system, *command[1:])
+    for command in (("verify",), ("debug", "wal"), ("debug", "wal", "--records"), ("verify", "--rules")):
+        result = run(*command, system)
         assert result.exit_code == 1, result.output
         assert f"{path}: not a write-ahead log file: it is " in result.output
-    followed = run("follow", system, "--once", "-o", "jsonl")
+    followed = run("debug", "follow", system, "--once", "-o", "jsonl")
     assert "Written" in followed.stdout
 
 
@@ -428,12 +435,12 @@ def test_a_log_may_have_any_name(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_refused(run: Run, tmp_path: Path) -> None:
-    for command in ("verify", "conformance"):
-        result = run(command, tmp_path)
+    for options in ((), ("--rules",)):
+        result = run("verify", tmp_path, *options)
         assert result.exit_code == 1
         assert result.stderr.startswith(f"error: {tmp_path}: not a segment log directory: it holds no segment, no ")
-        assert run(command, tmp_path / "none").exit_code == 2
-    result = run("wal", tmp_path)
+        assert run("verify", tmp_path / "none", *options).exit_code == 2
+    result = run("debug", "wal", tmp_path)
     assert result.exit_code == 1
     assert "it holds no write-ahead log file" in result.stderr
 
@@ -477,7 +484,7 @@ def test_what_ra_wrote_conforms_or_is_one_of_its_windows(run: Run, shared_fixtur
     """Before and after its compactions all rules hold; at its crash points they do not, in the ways that are known."""
     seen: dict[str, str] = {}
     for name, directory, options in of_ra(shared_fixtures / "ra", tmp_path):
-        result = run("conformance", directory, *options, "-o", "json")
+        result = run("verify", directory, "--rules", *options, "-o", "json")
         problems = [problem for rule in json.loads(result.stdout) for problem in rule["problems"]]
         assert all(problem["window"] for problem in problems), (name, problems)
         assert result.exit_code == bool(problems)
@@ -494,9 +501,9 @@ def test_options_describe_one_log_that_no_snapshot_describes(run: Run, system: P
     assert run("verify", system / "a").exit_code == 1, "its segments 2 and 3 are gone, and nothing says that they may"
     assert run("verify", system / "a", "--snapshot", "32", "--live", "3,9,20,30").exit_code == 0
     assert "index 4" in run("verify", system / "a", "--snapshot", "32", "--live", "3-4").stderr
-    for command in ("verify", "conformance"):
-        assert run(command, system, "--snapshot", "32").exit_code == 2
-        assert run(command, system / "a", "--live", "3").exit_code == 2
+    for options in ((), ("--rules",)):
+        assert run("verify", system, *options, "--snapshot", "32").exit_code == 2
+        assert run("verify", system / "a", *options, "--live", "3").exit_code == 2
 
 
 def plain_log(directory: Path) -> Path:

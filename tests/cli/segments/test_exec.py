@@ -1,4 +1,4 @@
-"""`compactor segments exec`: one result for each operation, in order; killed anywhere, then verified."""
+"""`compactor segments debug exec`: one result for each operation, in order; killed anywhere, then verified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ("--wal-entries", "20", "--max-entries", "8")
 
 def exec_(directory: Path, *lines: dict[str, Any] | str, options: tuple[str, ...] = ()) -> Result:
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    result = CliRunner().invoke(group, ["exec", str(directory), "-", *options], input=text)
+    result = CliRunner().invoke(group, ["debug", "exec", str(directory), "-", *options], input=text)
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
     return result
 
@@ -114,7 +114,7 @@ def test_every_operation_is_documented_with_an_example_that_runs(tmp_path: Path)
     """The console of the page, line by line."""
     page = (ROOT / "docs" / "segment-logs.md").read_text()
     shown = re.search(
-        r"\$ cat history\.jsonl\n(.*?)\$ compactor segments exec system history\.jsonl\n(.*?)```", page, re.S
+        r"\$ cat history\.jsonl\n(.*?)\$ compactor segments debug exec system history\.jsonl\n(.*?)```", page, re.S
     )
     assert shown is not None
     lines, results = shown[1].splitlines(), shown[2].splitlines()
@@ -174,13 +174,13 @@ def test_an_error_ends_a_history_only_when_it_should(run: Run, tmp_path: Path) -
         options=("--stop-on-error",),
     )
     assert (stopped.exit_code, len(stopped.stdout.splitlines())) == (1, 2)
-    assert run("exec", tmp_path / "none" / "system", "-").exit_code == 1
-    assert run("exec", tmp_path / "system", tmp_path / "none").exit_code == 1
+    assert run("debug", "exec", tmp_path / "none" / "system", "-").exit_code == 1
+    assert run("debug", "exec", tmp_path / "system", tmp_path / "none").exit_code == 1
     (tmp_path / "history.jsonl").write_text('{"op": "state"}\n{"op": "no"}\n')
-    result = run("exec", tmp_path / "system", tmp_path / "history.jsonl")
+    result = run("debug", "exec", tmp_path / "system", tmp_path / "history.jsonl")
     assert result.stderr.startswith(f"error: {tmp_path}/history.jsonl: line 2: ")
     (tmp_path / "system" / "0000000000000099.wal").write_bytes(b"RAWX")
-    refused = run("exec", tmp_path / "system", tmp_path / "history.jsonl")
+    refused = run("debug", "exec", tmp_path / "system", tmp_path / "history.jsonl")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "0000000000000099.wal: not a write-ahead log file" in refused.stderr
 
@@ -212,7 +212,7 @@ def test_a_member_that_is_behind_gets_a_snapshot_and_its_live_entries(run: Run, 
     assert found[9]["installed"] is False
     assert [found[position]["indexes"] for position in (11, 14)] == ["3,20-22,50", "3,20-22,50-51"]
     assert run("verify", system).exit_code == 0
-    assert run("conformance", system).exit_code == 0
+    assert run("verify", system, "--rules").exit_code == 0
 
 
 def test_a_live_set_that_is_missing_is_given_or_refused(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_another_process_waits_for_its_turn_and_is_named(run: Run, tmp_path: Pat
         owner.ask("open", log="a")
         # It reads, while another writes.
         assert run("verify", tmp_path / "system").exit_code == 0
-        assert run("wal", tmp_path / "system").exit_code == 0
-        refused = run("exec", tmp_path / "system", "-", "--lock-timeout", "0.1")
+        assert run("debug", "wal", tmp_path / "system").exit_code == 0
+        refused = run("debug", "exec", tmp_path / "system", "-", "--lock-timeout", "0.1")
         assert refused.exit_code == 1
         assert f"pid {owner.process.pid}" in refused.stderr
 
@@ -276,7 +276,7 @@ def test_what_was_acknowledged_is_there_after_a_kill_anywhere(run: Run, tmp_path
             owner.kill()
         verified = run("verify", system)
         assert verified.exit_code == 0, verified.output
-    assert run("conformance", system).exit_code == 0
+    assert run("verify", system, "--rules").exit_code == 0
 
 
 def test_writes_in_flight_share_a_sync_and_keep_their_order(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`compactor segments follow`, `conformance --while` and `verify` beside an owner that writes and a compactor."""
+"""`compactor segments debug follow`, `verify --rules --while`, `verify` beside an owner that writes and a compactor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 def test_once_is_what_is_there(run: Run, tmp_path: Path) -> None:
     log = varied_system(tmp_path / "system")
-    result = run("follow", tmp_path / "system", "--once", "-o", "jsonl")
+    result = run("debug", "follow", tmp_path / "system", "--once", "-o", "jsonl")
     assert result.exit_code == 0
     found = lines(result.stdout)
     assert {"Written", "Rolled", "LogCreated", "Snapshot", "Live", "Flushed", "Linked"} == {
@@ -45,20 +45,31 @@ def test_once_is_what_is_there(run: Run, tmp_path: Path) -> None:
     assert [row["detail"] for row in found if row["change"] == "Live"] == ["4 entries at 3,9,20,30"]
     flushed = [row["file"] for row in found if row["change"] == "Flushed"]
     assert flushed == regular_segments(log)
-    table = run("follow", log, "--once").stdout.splitlines()
+    table = run("debug", "follow", log, "--once").stdout.splitlines()
     assert table[0].split() == ["TIME", "LOG", "CHANGE", "FILE", "DETAIL"]
     assert {line.split()[1] for line in table[1:]} == {"a", "-"}
     assert {
-        row["log"] for row in lines(run("follow", tmp_path / "system", "--once", "--log", "b", "-o", "jsonl").stdout)
+        row["log"]
+        for row in lines(run("debug", "follow", tmp_path / "system", "--once", "--log", "b", "-o", "jsonl").stdout)
     } == {"b"}
-    assert run("follow", tmp_path / "system", "--once", "--for", "1s").exit_code == 2
-    assert run("follow", log, "--for", "0s").exit_code == 0
+    assert run("debug", "follow", tmp_path / "system", "--once", "--for", "1s").exit_code == 2
+    assert run("debug", "follow", log, "--for", "0s").exit_code == 0
 
 
 @contextmanager
 def following(directory: Path) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
     """The command as a process, and the changes that it has printed so far."""
-    command = [sys.executable, "-m", "compaction.cli.main", "segments", "follow", str(directory), "-o", "jsonl"]
+    command = [
+        sys.executable,
+        "-m",
+        "compaction.cli.main",
+        "segments",
+        "debug",
+        "follow",
+        str(directory),
+        "-o",
+        "jsonl",
+    ]
     process = subprocess.Popen([*command, "--every", "50ms"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     found: list[dict[str, Any]] = []
     assert process.stdout is not None
@@ -100,8 +111,10 @@ def test_each_change_is_a_line_until_ctrl_c(run: Run, tmp_path: Path) -> None:
             owner.ask("snapshot", log="a", index=64, term=1, live="3,20-22,50")
             eventually(lambda: seen("Snapshot", "index 64, term 1"), "the snapshot")
             assert seen("Live", "5 entries at 3,20-22,50")
-            compacted = run("compact", system / "a", "--owner-stopped", "--sweep", "--grace", "0")
+            compacted = run("compact", system / "a", "--owner-stopped")
             assert compacted.exit_code == 0, compacted.stderr
+            swept = run("sweep", system / "a", "--owner-stopped", "--apply", "--grace", "0")
+            assert swept.exit_code == 0, swept.stderr
             eventually(lambda: seen("Compacted", "16 ->"), "a rewritten segment")
             eventually(lambda: seen("Linked", "now a link to") or seen("Deleted", ""), "replaced names")
             process.send_signal(signal.SIGINT)
@@ -173,7 +186,7 @@ def test_beside_a_busy_owner_and_a_compactor_all_rules_hold(run: Run, tmp_path: 
     system = tmp_path / "system"
     seconds = at_depth(short="3s", deep="60s")
     with busy(system) as codes:
-        result = run("conformance", system, "--while", seconds, "--every", "200ms", "-o", "json")
+        result = run("verify", system, "--rules", "--while", seconds, "--every", "200ms", "-o", "json")
         found = {load["rule"]: load for load in json.loads(result.stdout)}
         broken = {rule: item["problems"] for rule, item in found.items() if item["problems"]}
         assert result.exit_code == 0, broken
@@ -202,7 +215,7 @@ def test_a_rule_of_two_readings_that_is_broken_meanwhile_is_named(run: Run, tmp_
     writer = threading.Thread(target=write_again)
     writer.start()
     try:
-        result = run("conformance", system, "--while", "2s", "--every", "30ms", "-o", "json")
+        result = run("verify", system, "--rules", "--while", "2s", "--every", "30ms", "-o", "json")
     finally:
         stop.set()
         writer.join()
@@ -213,11 +226,11 @@ def test_a_rule_of_two_readings_that_is_broken_meanwhile_is_named(run: Run, tmp_
 
 
 def test_what_is_no_directory_of_logs_is_refused(run: Run, tmp_path: Path) -> None:
-    assert run("follow", tmp_path / "none", "--once").exit_code == 2
+    assert run("debug", "follow", tmp_path / "none", "--once").exit_code == 2
     (tmp_path / "file").write_text("")
-    assert run("follow", tmp_path / "file", "--once").exit_code == 2
-    assert run("follow", tmp_path, "--once", "--every", "0").exit_code == 2
-    assert run("follow", tmp_path, "--once").stdout == ""
+    assert run("debug", "follow", tmp_path / "file", "--once").exit_code == 2
+    assert run("debug", "follow", tmp_path, "--once", "--every", "0").exit_code == 2
+    assert run("debug", "follow", tmp_path, "--once").stdout == ""
 
 
 @pytest.mark.parametrize("damage", ["header", "record"])
@@ -232,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_a_line(run: Run, tmp_path: Path, damage: 
         data[40] ^= 0xFF
         path.write_bytes(data)
         (tmp_path / "system" / "0000000000009999.wal").write_bytes(HEADER)
-    found = lines(run("follow", tmp_path / "system", "--once", "-o", "jsonl").stdout)
+    found = lines(run("debug", "follow", tmp_path / "system", "--once", "-o", "jsonl").stdout)
     (unreadable,) = [row for row in found if row["change"] == "Unreadable"]
     expected = "begins with" if damage == "header" else "nothing is read from offset 5 on: the checksum of index 65"
     assert expected in unreadable["detail"]

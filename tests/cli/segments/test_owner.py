@@ -43,11 +43,14 @@ def log(tmp_path: Path) -> Path:
 def test_compact_leaves_the_log_of_a_running_server_alone(run: Run, log: Path) -> None:
     before = regular(log)
     with running(log.parent):
-        result = run("compact", log, "--sweep", "--grace", "0")
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"error: {log}: the log's owner runs: process ")
-    assert "Stop the owner" in result.stderr
-    assert "--owner-stopped" in result.stderr
+        for command in (("compact",), ("sweep", "--apply", "--grace", "0")):
+            result = run(*command, log)
+            assert result.exit_code == 1
+            assert result.stderr.startswith(f"error: {log}: the log's owner runs: process ")
+            assert "Stop the owner" in result.stderr
+            assert "--owner-stopped" in result.stderr
+        shown = run("sweep", log)
+        assert (shown.exit_code, "but it would be refused now: the log's owner runs" in shown.stdout) == (0, True)
     assert regular(log) == before
     assert not (log / fence.FENCE_FILE).exists()
 
@@ -61,7 +64,14 @@ def test_a_server_that_was_killed_needs_a_word(run: Run, log: Path) -> None:
     refused = planned.stdout.splitlines()[-1]
     assert refused.startswith(f"but it would be refused now: {log.parent / META} was not closed")
     assert json.loads(run("plan", log, "-o", "json").stdout)["refused"].endswith("or was killed")
-    assert run("compact", log, "--sweep", "--grace", "0", "--owner-stopped").exit_code == 0
+    assert run("compact", log, "--owner-stopped").exit_code == 0
+    links = [path.name for path in log.glob("*.segment") if path.is_symlink()]
+    assert json.loads(run("sweep", log, "--grace", "0", "-o", "json").stdout)["refused"].endswith("or was killed")
+    assert run("sweep", log, "--apply", "--grace", "0").exit_code == 1
+    assert all((log / name).is_symlink() for name in links)
+    assert run("sweep", log, "--apply", "--grace", "0", "--owner-stopped").exit_code == 0
+    assert links
+    assert not any((log / name).is_symlink() for name in links)
     assert content(log) == before
 
 
@@ -69,18 +79,24 @@ def test_a_server_that_was_stopped_needs_none(run: Run, log: Path) -> None:
     before = content(log)
     stopped(log.parent)
     assert "refused" not in run("plan", log).stdout
-    assert run("compact", log, "--sweep", "--grace", "0").exit_code == 0
+    assert run("compact", log).exit_code == 0
+    assert "refused" not in run("sweep", log).stdout
+    assert run("sweep", log, "--apply", "--grace", "0").exit_code == 0
     assert content(log) == before
 
 
-def test_recover_settles_nothing_under_a_running_server(run: Run, log: Path) -> None:
+def test_a_sweep_settles_nothing_under_a_running_server(run: Run, log: Path) -> None:
     killed(log.parent)
-    assert run("recover", log).stdout == "nothing to recover\n"
+    assert run("sweep", log, "--apply").stdout == "nothing is half-done\n"
     half_done = log / "0000000000000001.link"
     half_done.symlink_to(segment_name(2))
-    assert "or was killed" in run("recover", log).stderr
+    assert "or was killed" in run("sweep", log, "--apply").stderr
+    shown = run("sweep", log).stdout.splitlines()
+    assert shown[0] == "would remove: 0000000000000001.link"
+    assert shown[-1].startswith(f"but it would be refused now: {log.parent / META} was not closed")
     assert half_done.is_symlink()
-    assert run("recover", log, "--owner-stopped").stdout == "removed: 0000000000000001.link\n"
+    done = run("sweep", log, "--apply", "--owner-stopped").stdout.splitlines()
+    assert done == ["removed: 0000000000000001.link", "swept: 0 names deleted, 0; 0 wait for their grace"]
 
 
 def marker_alone(log: Path) -> None:
@@ -117,14 +133,18 @@ def test_what_the_message_says_about_a_killed_server_loses_nothing(
     died(log)
     killed(log.parent)
     said = [run("compact", log).stderr, run("inspect", log).stdout]
-    said += [run("plan", log).stderr, run("recover", log).stderr] if recovery.is_needed(log) else []
+    said += (
+        [run("plan", log).stderr, run("sweep", log, "--apply").stderr, run("sweep", log).stdout]
+        if recovery.is_needed(log)
+        else []
+    )
     said += [run("verify", log).stderr] if died is not our_partial else []
     (refused,) = sense_root(log.parent, SenseSettings()).errors
     said.append(refused.message)
     for text in said:
         assert "start it and stop it" not in text
         assert "do not start" in text
-    (command,) = {found for text in said for found in re.findall(r"`compactor segments (recover [^`]*)`", text)}
+    (command,) = {found for text in said for found in re.findall(r"`compactor segments (sweep [^`]*)`", text)}
     assert run(*shlex.split(command)).exit_code == 0
     assert "do not start" not in run("compact", log).stderr, "what the message asks for has been done"
     RaOwner(log).start()
@@ -135,10 +155,21 @@ def test_an_output_that_alone_holds_something_live_stays(run: Run, log: Path) ->
     lost = log / segment_name(8)
     lost.rename(log / "0000000000000008.job.1.partial")
     killed(log.parent)
-    result = run("recover", log, "--owner-stopped")
-    assert result.exit_code == 1
-    assert "0000000000000008.job.1.partial: " in result.stderr
+    for options in ((), ("--apply",)):
+        result = run("sweep", log, *options, "--owner-stopped")
+        assert result.exit_code == 1
+        assert "0000000000000008.job.1.partial: " in result.stderr
     assert (log / "0000000000000008.job.1.partial").exists()
+
+
+def test_an_output_that_recovery_removes_is_not_deleted_twice(run: Run, log: Path) -> None:
+    our_partial(log)
+    (name,) = [path.name for path in log.glob("*.partial")]
+    assert json.loads(run("sweep", log, "-o", "json").stdout)["swept"]["deleted"] == [name]
+    shown = json.loads(run("sweep", log, "--owner-stopped", "-o", "json").stdout)
+    assert (shown["recovered"]["removed"], shown["swept"]["deleted"]) == ([name], [])
+    done = json.loads(run("sweep", log, "--owner-stopped", "--apply", "-o", "json").stdout)
+    assert (done["recovered"]["removed"], done["swept"]["deleted"]) == ([name], [])
 
 
 def test_a_start_that_no_message_asks_for_loses_keys(log: Path) -> None:
@@ -156,7 +187,9 @@ def test_no_message_says_to_start_a_server_that_takes_an_unknown_live_set_for_an
     killed(log.parent)
     said = run("compact", log).stderr
     assert f"do not start it: snapshots/{snapshot.name} has no `indexes`: restore it first" in said
-    assert "say what is live with --live" in run("clump", log, "--owner-stopped", "--owner-reads-maps").stderr
+    assert (
+        "say what is live with --live" in run("compact", log, "--clump", "--owner-stopped", "--owner-reads-maps").stderr
+    )
     (snapshot / "indexes").write_bytes(indexes)
     assert "start it and stop it" in run("compact", log).stderr
 
@@ -195,7 +228,7 @@ def holey(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("command", [("inspect", "--verify"), ("entries", "--live-only")])
+@pytest.mark.parametrize("command", [("inspect", "--verify"), ("list", "--live-only")])
 def test_entries_that_no_segment_holds_are_an_error_or_wait_in_a_write_ahead_log(
     run: Run, holey: Path, command: tuple[str, str]
 ) -> None:
@@ -235,7 +268,7 @@ def test_a_write_ahead_log_elsewhere_is_named(run: Run, holey: Path, tmp_path: P
     elsewhere.mkdir()
     write_wal(elsewhere, 1, [(holey.name.encode(), LogEntry(index, 1, b"waits")) for index in (12, 13)])
     where = ("--wal-dir", elsewhere)
-    for verb, *options in (("verify",), ("conformance",), ("inspect", "--verify"), ("entries", "--live-only")):
+    for verb, *options in (("verify",), ("verify", "--rules"), ("inspect", "--verify"), ("list", "--live-only")):
         lost = run(verb, holey, *options)
         assert lost.exit_code == 1
         assert "is lost, or elsewhere" in lost.output
@@ -243,9 +276,10 @@ def test_a_write_ahead_log_elsewhere_is_named(run: Run, holey: Path, tmp_path: P
         assert run(verb, holey, *options, *where).exit_code == 0, verb
     assert "LiveEntriesMissing" in run("plan", holey).stdout
     assert "LiveEntriesMissing" not in run("plan", holey, *where).stdout
-    assert run("compact", holey, "--sweep", "--grace", "0").exit_code == 1
+    assert run("compact", holey).exit_code == 1
     # A group of which the entry waits elsewhere fails by name; what is dead goes.
-    assert "first index 12" not in run("compact", holey, "--sweep", "--grace", "0", *where).output
+    assert "first index 12" not in run("compact", holey, *where).output
+    assert "first index 12" not in run("sweep", holey, "--apply", "--grace", "0", *where).output
 
 
 def test_re_writing_at_the_head_of_a_ra_log_needs_its_own_confirmation(run: Run, tmp_path: Path) -> None:
@@ -253,12 +287,12 @@ def test_re_writing_at_the_head_of_a_ra_log_needs_its_own_confirmation(run: Run,
     generate_log(log, segments=3, entries_per_segment=64, payload_bytes=64, sync=False)
     stopped(log.parent)
     before = regular(log)
-    said = run("clump", log, "--owner-stopped")
+    said = run("compact", log, "--clump", "--owner-stopped")
     assert said.exit_code == 1
     assert "a Ra server, which does not read the maps" in said.stderr
     assert regular(log) == before
-    assert "but it would be refused now" in run("clump", log, "--plan").stdout
-    assert run("clump", log, "--owner-stopped", "--owner-reads-maps").exit_code == 0
+    assert "but it would be refused now" in run("plan", log, "--clump").stdout
+    assert run("compact", log, "--clump", "--owner-stopped", "--owner-reads-maps").exit_code == 0
     assert regular(log) != before
 
 
@@ -277,13 +311,13 @@ def test_a_torn_record_after_a_clean_stop_is_damage(run: Run, tmp_path: Path) ->
     assert run("verify", tmp_path).exit_code == 0, "killed while it wrote"
 
 
-def test_conformance_notes_what_a_ra_server_would_read_otherwise(run: Run, tmp_path: Path) -> None:
+def test_rules_note_what_a_ra_server_would_read_otherwise(run: Run, tmp_path: Path) -> None:
     with LogWriter(tmp_path / "LOG", sync=False) as writer:
         writer.append(1, 1, b"x")
-    assert "begins at index 1 without a snapshot" in run("conformance", tmp_path).stdout
+    assert "begins at index 1 without a snapshot" in run("verify", tmp_path, "--rules").stdout
     write_cut(tmp_path / "LOG", LogCut(2, None))
     write_snapshot(tmp_path / "LOG", index=1, term=1, live=LiveSet.empty())
-    said = run("conformance", tmp_path)
+    said = run("verify", tmp_path, "--rules")
     assert said.exit_code == 0
     assert "begins at index 1" not in said.stdout
     assert "log.cut: entries from index 2 on do not count" in said.stdout

@@ -60,7 +60,7 @@ def test_each_snapshot_carries_cluster_and_machine_version_over(tmp_path: Path, 
             assert read_origin(taken(system.open_log("KV1"), index + 1, upgraded).data) == upgraded
             assert read_origin(taken(system.open_log("KV1"), index + 2).data) == upgraded
         write_snapshot(directory, index=index + 3, term=1, live=LiveSet.empty(), origin=OF_RA, sync=False)
-    assert run("conformance", tmp_path).exit_code == 0
+    assert run("verify", tmp_path, "--rules").exit_code == 0
 
 
 def test_a_snapshot_of_no_cluster_is_not_written_where_a_ra_server_has_been(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_snapshot_of_no_cluster_is_not_written_where_a_ra_server_has_been(tmp_
         ),
     ],
 )
-def test_verify_and_conformance_say_whose_snapshot_it_is_not(
+def test_verify_and_its_rules_say_whose_snapshot_it_is_not(
     run: Run, tmp_path: Path, origin: SnapshotOrigin, config: bytes, said: str
 ) -> None:
     with LogSystem(tmp_path) as system:
@@ -107,8 +107,8 @@ def test_verify_and_conformance_say_whose_snapshot_it_is_not(
     write_snapshot(directory, index=5, term=1, live=LiveSet.parse("5"), origin=origin, sync=False)
     assert run("verify", tmp_path).exit_code == 0, "no Ra server has been here"
     stopped(tmp_path, wal=False)
-    for command in ("verify", "conformance"):
-        result = run(command, tmp_path)
+    for options in ((), ("--rules",)):
+        result = run("verify", tmp_path, *options)
         assert result.exit_code == (1 if said else 0), result.output
         assert said in result.output
     assert (tmp_path / META).is_file()
@@ -126,10 +126,10 @@ def test_a_history_says_whose_snapshot_it_writes(run: Run, tmp_path: Path) -> No
     ]
     history.write_text("\n".join(json.dumps(line) for line in lines))
     stopped(tmp_path / "system", wal=False)
-    refused = run("exec", tmp_path / "system", history)
+    refused = run("debug", "exec", tmp_path / "system", history)
     assert 'has "cluster" and "machine_version", or neither' in refused.stderr
     history.write_text("\n".join(json.dumps(line) for line in (*lines[:3], lines[4])))
-    results = [json.loads(line) for line in run("exec", tmp_path / "system", history).stdout.splitlines()]
+    results = [json.loads(line) for line in run("debug", "exec", tmp_path / "system", history).stdout.splitlines()]
     assert [result["ok"] for result in results] == [True, True, False, True], results
     assert results[2]["error"] == "WriteRefusedError"
     made = newest_snapshot(tmp_path / "system" / "KV1")

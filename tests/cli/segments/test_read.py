@@ -1,4 +1,4 @@
-"""`compactor segments inspect` and `entries` as a user meets them: output, exit codes, errors without tracebacks."""
+"""`compactor segments list` and `inspect` as a user meets them: output, exit codes, errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_unknown_live_set_is_said_not_guessed(run: Run, log: Path) -> None:
     assert found["debt"]["bytes"] is None
     assert "unknown (not empty)" in found["debt"]["reason"]
     assert "UNKNOWN" in run("inspect", log).stdout
-    result = run("entries", log, "--live-only")
+    result = run("list", log, "--live-only")
     assert result.exit_code == 1
     assert "say what is live with --live" in result.stderr
     assert inspect(run, log, "--live", "1-3")["segments"][0]["liveEntries"] == 3
@@ -144,8 +144,8 @@ def test_inspect_with_corrupt_indexes(run: Run, log: Path) -> None:
     found = inspect(run, log, code=1)
     assert str(path) in found["errors"][0]
     assert found["live"]["known"] is False
-    assert run("entries", log, "--live-only").exit_code == 1
-    assert run("entries", log, "--live-only", "--live", "1").exit_code == 0
+    assert run("list", log, "--live-only").exit_code == 1
+    assert run("list", log, "--live-only", "--live", "1").exit_code == 0
 
 
 def test_torn_records_and_bad_payloads(run: Run, log: Path) -> None:
@@ -178,37 +178,37 @@ def test_entries_in_every_format(run: Run, log: Path) -> None:
         }
         for entry in iter_entries(open_log(log))
     ]
-    lines = run("entries", log, "-o", "jsonl").stdout.splitlines()
+    lines = run("list", log, "-o", "jsonl").stdout.splitlines()
     assert [json.loads(line) for line in lines] == expected
-    assert run("entries", log).stdout.splitlines() == lines
-    assert json.loads(run("entries", log, "-o", "json").stdout) == expected
-    assert yaml.safe_load(run("entries", log, "-o", "yaml").stdout) == expected
-    table = run("entries", log, "-o", "table").stdout.splitlines()
+    assert run("list", log).stdout.splitlines() == lines
+    assert json.loads(run("list", log, "-o", "json").stdout) == expected
+    assert yaml.safe_load(run("list", log, "-o", "yaml").stdout) == expected
+    table = run("list", log, "-o", "table").stdout.splitlines()
     assert table[0].split("\t") == ["INDEX", "TERM", "LENGTH", "CRC32", "SHA256", "FILE"]
     assert table[1].split("\t") == [str(value) for value in expected[0].values()]
     assert len(table) == 161
 
 
 def test_entries_live_only(run: Run, log: Path) -> None:
-    lines = run("entries", log, "--live-only").stdout.splitlines()
+    lines = run("list", log, "--live-only").stdout.splitlines()
     assert [json.loads(line)["index"] for line in lines] == [*range(1, 129, 4), *range(129, 161)]
-    lines = run("entries", log, "--live-only", "--snapshot", "160", "--live", "7").stdout.splitlines()
+    lines = run("list", log, "--live-only", "--snapshot", "160", "--live", "7").stdout.splitlines()
     assert [json.loads(line)["index"] for line in lines] == [7]
-    nothing = run("entries", log, "--live-only", "--snapshot", "160", "--live", "", "-o", "json")
+    nothing = run("list", log, "--live-only", "--snapshot", "160", "--live", "", "-o", "json")
     assert json.loads(nothing.stdout) == []
-    nothing = run("entries", log, "--live-only", "--snapshot", "160", "--live", "", "-o", "yaml")
+    nothing = run("list", log, "--live-only", "--snapshot", "160", "--live", "", "-o", "yaml")
     assert yaml.safe_load(nothing.stdout) == []
 
 
 def test_entries_names_a_bad_one_and_prints_the_others(run: Run, log: Path) -> None:
     corrupt_entry(log, segment=2, record=0)
-    result = run("entries", log)
+    result = run("list", log)
     assert result.exit_code == 1
     assert [json.loads(line)["index"] for line in result.stdout.splitlines()] == [*range(1, 33), *range(34, 161)]
     assert "corrupt entry at index 33" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["inspect", "entries"])
+@pytest.mark.parametrize("command", ["inspect", "list"])
 def test_usage_errors_are_exit_code_2(run: Run, log: Path, command: str) -> None:
     for args in (
         [log / "nowhere"],
@@ -224,7 +224,7 @@ def test_usage_errors_are_exit_code_2(run: Run, log: Path, command: str) -> None
     assert "--snapshot" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["inspect", "entries"])
+@pytest.mark.parametrize("command", ["inspect", "list"])
 def test_data_errors_are_exit_code_1(run: Run, tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path)
     assert result.exit_code == 1
@@ -237,6 +237,6 @@ def test_data_errors_are_exit_code_1(run: Run, tmp_path: Path, command: str) -> 
 
 def test_help_lists_all_commands(run: Run) -> None:
     text = run("--help").stdout
-    for name in ("inspect", "entries", "plan", "compact", "recover"):
+    for name in ("list", "inspect", "plan", "compact", "verify", "sweep", "debug"):
         assert name in text
     assert run("nothing").exit_code == 2

@@ -1,4 +1,4 @@
-"""`compactor segments wal`: files, writers, records and damage of a write-ahead log, as a user sees them."""
+"""`compactor segments debug wal`: files, writers, records and damage of a write-ahead log, as a user sees them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def system(tmp_path: Path) -> Path:
 
 def test_files_and_writers_in_three_formats(run: Run, system: Path) -> None:
     (path,) = wal_files(system)
-    found = json.loads(run("wal", system, "-o", "json").stdout)
+    found = json.loads(run("debug", "wal", system, "-o", "json").stdout)
     size = path.stat().st_size
     assert found["files"] == [
         {
@@ -40,15 +40,17 @@ def test_files_and_writers_in_three_formats(run: Run, system: Path) -> None:
     assert (a["log"], a["records"], a["first"], a["last"], a["term"]) == ("a", 6, 65, 70, 2)
     assert (a["payloadBytes"], a["files"], a["directory"], a["atRoll"]) == (108, 1, "present", "64 in_seq")
     assert (b["log"], b["records"], b["atRoll"]) == ("b", 5, None)
-    assert yaml.safe_load(run("wal", system, "-o", "yaml").stdout) == found
-    table = run("wal", system).stdout.splitlines()
+    assert yaml.safe_load(run("debug", "wal", system, "-o", "yaml").stdout) == found
+    table = run("debug", "wal", system).stdout.splitlines()
     assert table[0].split() == ["FILE", "BYTES", "RECORDS", "WRITERS", "STATE", "OFFSET", "REASON"]
     assert table[-1] == "11 records in 1 file"
-    assert [row["log"] for row in json.loads(run("wal", system, "--log", "b", "-o", "json").stdout)["writers"]] == ["b"]
+    assert [
+        row["log"] for row in json.loads(run("debug", "wal", system, "--log", "b", "-o", "json").stdout)["writers"]
+    ] == ["b"]
 
 
 def test_every_record(run: Run, system: Path) -> None:
-    rows = [json.loads(line) for line in run("wal", system, "--records", "-o", "jsonl").stdout.splitlines()]
+    rows = [json.loads(line) for line in run("debug", "wal", system, "--records", "-o", "jsonl").stdout.splitlines()]
     assert [(row["log"], row["index"], row["term"]) for row in rows] == [
         *(("a", index, 2) for index in range(65, 71)),
         *(("b", index, 1) for index in range(1, 6)),
@@ -62,23 +64,23 @@ def test_every_record(run: Run, system: Path) -> None:
         "length": 18,
         "truncate": False,
     }
-    assert json.loads(run("wal", system, "--records", "-o", "json").stdout) == rows
-    assert len(run("wal", system, "--records", "--log", "b").stdout.splitlines()) == 6
+    assert json.loads(run("debug", "wal", system, "--records", "-o", "json").stdout) == rows
+    assert len(run("debug", "wal", system, "--records", "--log", "b").stdout.splitlines()) == 6
 
 
 def test_a_torn_end_is_damage_after_a_clean_stop_and_shown_after_a_kill(run: Run, system: Path) -> None:
     (path,) = wal_files(system)
     path.write_bytes(path.read_bytes()[:-1])
     for option, rows in (((), 1), (("--records",), 10)):
-        result = run("wal", system, *option, "-o", "json")
+        result = run("debug", "wal", system, *option, "-o", "json")
         assert result.exit_code == 1
         assert f"error: {path}: damaged write-ahead log at offset " in result.stderr
         assert f"delete {system / STOP_FILE}" in result.stderr
         found = json.loads(result.stdout)
         assert len(found if option else found["files"]) == rows
-    assert json.loads(run("wal", system, "-o", "json").stdout)["files"][0]["state"] == "Damaged"
+    assert json.loads(run("debug", "wal", system, "-o", "json").stdout)["files"][0]["state"] == "Damaged"
     (system / STOP_FILE).unlink()
-    result = run("wal", system, "-o", "json")
+    result = run("debug", "wal", system, "-o", "json")
     assert result.exit_code == 0
     (row,) = json.loads(result.stdout)["files"]
     assert (row["state"], row["records"], row["reason"]) == (
@@ -86,7 +88,7 @@ def test_a_torn_end_is_damage_after_a_clean_stop_and_shown_after_a_kill(run: Run
         10,
         "the record of 17 bytes is cut off after 16",
     )
-    result = run("wal", system, "--records")
+    result = run("debug", "wal", system, "--records")
     assert result.exit_code == 0
     assert "does not count: the record of 17 bytes is cut off" in result.stderr
 
@@ -95,11 +97,11 @@ def test_a_torn_end_is_damage_after_a_clean_stop_and_shown_after_a_kill(run: Run
 def test_damage_is_an_error_and_what_precedes_it_is_shown(run: Run, system: Path, option: tuple[str, ...]) -> None:
     (path,) = wal_files(system)
     data = bytearray(path.read_bytes())
-    third = json.loads(run("wal", system, "--records", "-o", "jsonl").stdout.splitlines()[2])
+    third = json.loads(run("debug", "wal", system, "--records", "-o", "jsonl").stdout.splitlines()[2])
     data[third["offset"] + 10] ^= 1
     path.write_bytes(data)
     write_wal(system, 99, [(b"gone", LogEntry(7, 1, b"x"))])
-    result = run("wal", system, *option, "-o", "json")
+    result = run("debug", "wal", system, *option, "-o", "json")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {path}: damaged write-ahead log at offset {third['offset']}: ")
     found = json.loads(result.stdout)
@@ -116,11 +118,11 @@ def test_a_write_ahead_log_that_is_gone_since_a_clean_stop_is_an_error(
 ) -> None:
     (path,) = wal_files(system)
     path.unlink()
-    result = run("wal", system, *option)
+    result = run("debug", "wal", system, *option)
     assert result.exit_code == 1
     assert f"{path}: damaged write-ahead log at offset 0: it is gone" in result.stderr
     (system / STOP_FILE).write_bytes(b"{}")
-    result = run("wal", system, *option)
+    result = run("debug", "wal", system, *option)
     assert result.exit_code == 1
     assert f"{system / STOP_FILE}: not a record of a clean stop" in result.stderr
 
@@ -128,7 +130,7 @@ def test_a_write_ahead_log_that_is_gone_since_a_clean_stop_is_an_error(
 def test_a_file_of_another_kind_and_a_broken_writers_snapshot_are_named(run: Run, system: Path) -> None:
     (system / WRITERS_FILE).write_bytes(b"\x83x")
     (system / "0000000000000099.wal").write_bytes(b"RAWX" + HEADER[4:])
-    result = run("wal", system)
+    result = run("debug", "wal", system)
     assert result.exit_code == 1
     assert "writers.snapshot: not a write-ahead log file" in result.stderr
     assert "the owner writes it again when it starts" in result.stderr

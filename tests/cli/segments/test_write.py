@@ -1,4 +1,4 @@
-"""`compactor segments plan`, `compact`, `recover` as a user meets them."""
+"""`compactor segments plan`, `compact`, `sweep` as a user meets them."""
 
 from __future__ import annotations
 
@@ -56,8 +56,16 @@ def test_compact_prints_receipts_and_content_stays(run: Run, log: Path) -> None:
     assert content(log) == before
     assert fence.read(log).claimed(result["job"]) is None
     assert run("compact", log).stdout == "nothing to compact\n"
-    swept = json.loads(run("compact", log, "--sweep", "--grace", "0", "-o", "json").stdout)["swept"]
-    assert sorted(swept["deleted"]) == sorted(n for r in result["receipts"] for n in r["replaced"])
+    replaced = sorted(n for r in result["receipts"] for n in r["replaced"])
+    dead = sorted(u["segment"] for u in result["unreferenced"])
+    shown = json.loads(run("sweep", log, "--grace", "0", "-o", "json").stdout)
+    assert (shown["applied"], shown["waits"], shown["refused"]) == (False, [], None)
+    assert all((log / name).exists() for name in replaced)
+    done = json.loads(run("sweep", log, "--apply", "--grace", "0", "-o", "json").stdout)
+    assert sorted(done["swept"]["deleted"]) == sorted([*replaced, *dead]) == sorted(shown["swept"]["deleted"])
+    assert done["swept"]["bytesReclaimed"] == shown["swept"]["bytesReclaimed"]
+    assert (done["swept"]["blocked"], done["swept"]["waiting"]) == ([], 0)
+    assert not any((log / name).is_symlink() for name in replaced)
     assert content(log) == before
 
 
@@ -72,9 +80,44 @@ def test_a_compaction_keeps_to_its_bytes_per_second(run: Run, log: Path) -> None
 
 
 def test_compact_table_shows_the_receipt(run: Run, log: Path) -> None:
-    lines = run("compact", log, "--sweep").stdout.splitlines()
+    lines = run("compact", log).stdout.splitlines()
     assert lines[0].split()[:4] == ["OUTPUT", "REPLACED", "ENTRIES", "BEFORE"]
-    assert "wait for their grace" in lines[-1]
+
+
+def test_a_sweep_shows_what_waits_until_when(run: Run, log: Path) -> None:
+    assert run("sweep", log).stdout == (
+        "0 names to delete, 0; 0 wait for their grace; nothing is changed without --apply\n"
+    )
+    result = json.loads(run("compact", log, "-o", "json").stdout)
+    names = {n for r in result["receipts"] for n in r["replaced"]} | {u["segment"] for u in result["unreferenced"]}
+    before = sorted(log.rglob("*"))
+    shown = json.loads(run("sweep", log, "-o", "json").stdout)
+    assert {item["name"] for item in shown["waits"]} == names
+    assert all(item["since"] < item["due"] for item in shown["waits"])
+    assert (shown["swept"]["deleted"], shown["swept"]["waiting"]) == ([], len(names))
+    table = run("sweep", log).stdout.splitlines()
+    assert table[0].split() == ["NAME", "ACTION", "BYTES", "DETAIL"]
+    assert all(line.split()[1:4:2] == ["wait", "until"] for line in table[1:-1])
+    assert table[-1].startswith(f"0 names to delete, 0; {len(names)} wait for their grace")
+    due = run("sweep", log, "--grace", "0").stdout.splitlines()
+    assert all(line.split()[1] == "delete" for line in due[1:-1])
+    assert due[-1].startswith(f"{len(names)} names to delete, ")
+    waiting = run("sweep", log, "--apply").stdout.splitlines()
+    assert waiting == ["nothing is half-done", f"swept: 0 names deleted, 0; {len(names)} wait for their grace"]
+    assert sorted(log.rglob("*")) == before
+
+
+def test_what_is_settled_is_shown_when_the_sweep_fails(run: Run, log: Path) -> None:
+    assert run("compact", log).exit_code == 0
+    (log / "0000000000000001.compacting").write_bytes(b"torn")
+    (log / "0000000000000001.job.1.partial").touch()
+    newest = sorted(path for path in log.glob("*.segment") if not path.is_symlink())[-1]
+    newest.write_bytes(b"RASX" + newest.read_bytes()[4:])
+    for options, settled in (((), "would undo"), (("--apply",), "discarded")):
+        result = run("sweep", log, "--grace", "0", *options)
+        assert result.exit_code == 1
+        assert result.stdout.splitlines()[0] == f"{settled}: 0000000000000001"
+        assert newest.name in result.stderr
 
 
 def test_phases_one_by_one(run: Run, log: Path) -> None:
@@ -101,9 +144,10 @@ def test_a_log_without_snapshot_needs_snapshot_and_live(run: Run, tmp_path: Path
     assert "--live" in unknown.stderr
     live = LiveSet.parse("1,12,23-30")
     before = content(directory, snapshot_index=30, live=live)
-    options = ("--snapshot", "30", "--live", str(live), "--sweep", "--grace", "0")
-    result = run("compact", directory, *options)
-    assert result.exit_code == 0
+    options = ("--snapshot", "30", "--live", str(live))
+    assert run("compact", directory, *options).exit_code == 0
+    assert run("sweep", directory, "--live", "1-5").exit_code == 2
+    assert run("sweep", directory, *options, "--apply", "--grace", "0").exit_code == 0
     assert content(directory, snapshot_index=30, live=live) == before
     assert len(regular(directory)) == 3
 
@@ -132,10 +176,14 @@ def test_half_done_logs_are_recovered_first(run: Run, log: Path) -> None:
     (log / "0000000000000001.compacting").write_bytes(b"torn")
     planned = run("plan", log)
     assert planned.exit_code == 1
-    assert "compactor segments recover" in planned.stderr
-    assert run("recover", log).stdout == "discarded: 0000000000000001\n"
-    assert run("recover", log).stdout == "nothing to recover\n"
-    assert json.loads(run("recover", log, "-o", "json").stdout)["discarded"] == []
+    assert f"`compactor segments sweep {log} --apply` first" in planned.stderr
+    shown = run("sweep", log)
+    assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, "would undo: 0000000000000001")
+    assert json.loads(run("sweep", log, "-o", "json").stdout)["recovered"]["discarded"] == ["0000000000000001"]
+    swept = "swept: 0 names deleted, 0; 0 wait for their grace"
+    assert run("sweep", log, "--apply").stdout.splitlines() == ["discarded: 0000000000000001", swept]
+    assert run("sweep", log, "--apply").stdout.splitlines() == ["nothing is half-done", swept]
+    assert json.loads(run("sweep", log, "--apply", "-o", "json").stdout)["recovered"]["discarded"] == []
     (log / "0000000000000001.compacting").write_bytes(b"torn")
     result = json.loads(run("compact", log, "-o", "json").stdout)
     assert result["recovered"]["discarded"] == ["0000000000000001"]
@@ -152,7 +200,7 @@ def half_done(log: Path, call: str) -> list[str]:
 
 
 def test_a_segment_that_somebody_changed_since_is_shown_and_left(run: Run, log: Path) -> None:
-    """Shown by `plan` and `inspect` before, by `recover` when it is left alone."""
+    """Shown by `plan`, `inspect` and `sweep` before, by `sweep --apply` when it is left alone."""
     sources = half_done(log, "symlink")
     state = open_log(log)
     ref = state.ref(sources[1])
@@ -167,7 +215,9 @@ def test_a_segment_that_somebody_changed_since_is_shown_and_left(run: Run, log: 
     assert said in run("plan", log).stderr
     assert said in run("inspect", log).stdout
     assert said in json.loads(run("inspect", log, "-o", "json").stdout)["halfDone"][0]
-    recovered = run("recover", log)
+    shown = run("sweep", log)
+    assert (shown.exit_code, f"would leave: {sources[1]} NotCovered" in shown.stdout) == (0, True)
+    recovered = run("sweep", log, "--apply")
     assert recovered.exit_code == 0
     assert f"stayed: {sources[1]} NotCovered" in recovered.stdout
     assert not other.is_symlink()
@@ -177,12 +227,15 @@ def test_a_segment_that_somebody_changed_since_is_shown_and_left(run: Run, log: 
 def test_the_only_copy_is_kept_and_named(run: Run, log: Path) -> None:
     sources = half_done(log, r"unlink .*\.compacting")
     (log / sources[0]).unlink()
-    for command in ("plan", "inspect", "recover", "compact"):
-        result = run(command, log)
+    for command in (("plan",), ("inspect",), ("sweep",), ("sweep", "--apply", "--grace", "0"), ("compact",)):
+        result = run(*command, log)
         assert "which no segment of the log provides" in result.output, command
         assert "Traceback" not in result.output
-        assert (result.exit_code == 0) == (command == "inspect")
-    assert json.loads(run("recover", log, "-o", "json").stdout)["kept"][0]["name"].endswith(".compacting")
+        assert (result.exit_code == 0) == (command == ("inspect",))
+    for options in ((), ("--apply",)):
+        found = json.loads(run("sweep", log, *options, "-o", "json").stdout)
+        assert found["recovered"]["kept"][0]["name"].endswith(".compacting")
+        assert found["swept"] is None, "nothing is deleted while something has to be kept"
 
 
 @pytest.mark.parametrize(
@@ -205,10 +258,10 @@ def test_a_directory_that_is_no_log_ends_with_1(run: Run, tmp_path: Path) -> Non
     assert "not a segment log directory" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["plan", "compact", "recover"])
+@pytest.mark.parametrize("command", ["plan", "compact", "sweep", "sweep --apply"])
 def test_nothing_is_made_in_a_directory_that_is_no_log(run: Run, tmp_path: Path, command: str) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    result = run(command, tmp_path)
+    result = run(*command.split(), tmp_path)
     assert result.exit_code == 1
     assert "not a segment log directory" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
@@ -234,12 +287,13 @@ def test_a_sweep_by_hand_leaves_a_living_workers_output(run: Run, log: Path) -> 
     done = kernel.rewrite_group(
         log, sources=sources, live=state.live, limits=SegmentLimits(), job="workers-job", token=1
     )
-    assert run("compact", log, "--phase", "1", "--sweep", "--grace", "0").exit_code == 0
+    assert run("compact", log, "--phase", "1").exit_code == 0
+    assert run("sweep", log, "--apply", "--grace", "0").exit_code == 0
     commit.commit_group(log, job="workers-job", token=1, group=done, holder="worker")
 
 
 def test_the_owners_next_segment_does_not_stop_anything(run: Run, log: Path) -> None:
     (log / "0000000000000099.segment").touch()
-    for command in ("inspect", "entries", "plan", "compact"):
+    for command in ("inspect", "list", "plan", "compact", "sweep"):
         result = run(command, log)
         assert (result.exit_code, result.stderr) == (0, "")

@@ -133,7 +133,7 @@ def test_garbage_is_named(body: bytes, what: str) -> None:
     found = failure(says(answer(body)))
     assert (found.reason, found.name) == (ParticipantFailure.GARBAGE, "node1")
     assert what in str(found)
-    assert "compactor catalogs conformance" in str(found)
+    assert "compactor catalogs debug conformance" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`compactor segments exec` as a process: an owner of a system of logs that a test feeds, and kills."""
+"""`compactor segments debug exec` as a process: an owner of a system of logs that a test feeds, and kills."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OwnerProcess:
 @contextmanager
 def owner_process(directory: Path, *options: str) -> Iterator[OwnerProcess]:
     """An owner of `directory`, killed at the end at the latest."""
-    command = [sys.executable, "-m", "compaction.cli.main", "segments", "exec", str(directory), "-", *options]
+    command = [sys.executable, "-m", "compaction.cli.main", "segments", "debug", "exec", str(directory), "-", *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
         yield OwnerProcess(process)

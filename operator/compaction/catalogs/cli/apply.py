@@ -1,4 +1,4 @@
-"""`compactor catalogs apply` and `replay`: DDL commands of a file, and a recorded history."""
+"""`compactor catalogs apply` and `debug replay`: DDL commands of a file, and a recorded history."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _row(step: int, done: Executed) -> dict[str, Any]:
     return {"step": step, "version": done.version, "applied": applied, "activeAt": moment(done.time)}
 
 
-# `compactor catalogs replay`: a recorded history through our catalog.
+# `compactor catalogs debug replay`: a recorded history through our catalog.
 
 
 @click.command("replay")
@@ -194,7 +194,7 @@ def replay_command(context: click.Context, *, file: Path) -> None:
     on stdout and makes the exit code 1; nothing is printed for a history that is the same, but the number of its steps
     on stderr.
 
-    Example: compactor catalogs replay history.jsonl.gz
+    Example: compactor catalogs debug replay history.jsonl.gz
     """
     steps = different = 0
     for step in replay(file):

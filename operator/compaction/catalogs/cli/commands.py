@@ -10,29 +10,31 @@ import click
 from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "apply": ("compaction.catalogs.cli.apply:apply_command", "Run DDL commands of a YAML file."),
-    "describe": ("compaction.catalogs.cli.versions:describe_command", "Show what is in a version."),
-    "history": ("compaction.catalogs.cli.versions:history_command", "List the versions that the log keeps."),
-    "participants": ("compaction.catalogs.cli.compact:participants_command", "Ask participants what they need."),
-    "required-time": (
-        "compaction.catalogs.cli.compact:required_time_command",
-        "Show from when on the catalog is needed, and who pins it.",
+    "apply": ("compaction.catalogs.cli.apply:apply_command", "Run the DDL commands of a YAML file."),
+    "list": ("compaction.catalogs.cli.versions:list_command", "List the versions that the update log keeps."),
+    "inspect": ("compaction.catalogs.cli.versions:inspect_command", "Show a version of a catalog."),
+    "plan": (
+        "compaction.catalogs.cli.compact:plan_command",
+        "Show what each participant needs, who pins the catalog, and what `compact` would cut.",
     ),
-    "compact": ("compaction.catalogs.cli.compact:compact_command", "Cut the history that no participant needs."),
+    "compact": ("compaction.catalogs.cli.compact:compact_command", "Cut the versions that no participant needs."),
     "diff": ("compaction.catalogs.cli.versions:diff_command", "List what changed from one version to another."),
     "repair": (
         "compaction.catalogs.cli.versions:repair_command",
-        "List versions that no process can read, and step over them.",
+        "List the versions that no process can read, and step over them.",
+    ),
+    "serve": ("compaction.catalogs.cli.serving:serve_command", "Serve a reference participant of a catalog."),
+    "debug": ("compaction.catalogs.cli.commands:debug", "Check participants, values and recorded histories."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+DEBUG_COMMANDS: dict[str, tuple[str, str]] = {
+    "conformance": (
+        "compaction.catalogs.cli.serving:conformance_command",
+        "Check a participant by the rules of the protocol.",
     ),
     "decode": ("compaction.catalogs.cli.versions:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.catalogs.cli.apply:replay_command", "Run a recorded history, and show what differs."),
-    "serve": ("compaction.catalogs.cli.serving:serve_command", "Serve a reference participant of a catalog."),
-    "conformance": (
-        "compaction.catalogs.cli.compact:conformance_command",
-        "Check whether a participant keeps the rules of the protocol.",
-    ),
 }
-"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 
 
 class CatalogsGroup(LazyGroup, ErrorGroup):
@@ -47,3 +49,14 @@ def group() -> None:
 
     Exit codes: 0 done, 1 an error in the data or the environment (named on stderr), 2 wrong usage.
     """
+
+
+class CatalogsDebugGroup(LazyGroup):
+    """Imports its commands on demand."""
+
+    commands_by_name = DEBUG_COMMANDS
+
+
+@click.group(cls=CatalogsDebugGroup, name="debug")
+def debug() -> None:
+    """Check participants, values and recorded histories: for those who implement the protocol, or look for a defect."""

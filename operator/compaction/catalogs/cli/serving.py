@@ -1,8 +1,13 @@
-"""`compactor catalogs serve`: the reference participant as a process."""
+"""`compactor catalogs serve` and `debug conformance`: the reference participant as a process, and the rules that any
+participant is checked by.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +17,16 @@ from typing import Final
 import click
 import structlog
 
+from compaction.api.text.printing import printable
 from compaction.api.text.quantities import Duration
+from compaction.catalogs.cli.participants import (
+    PLAIN_HTTP_OPTION,
+    SECRET_OPTION,
+    TIMEOUT_OPTION,
+    authorities_of,
+    authorities_option,
+    secret_of,
+)
 from compaction.catalogs.cli.place import LogPlace, followed_log_options
 from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.manager.manager import CatalogManager
@@ -26,8 +40,12 @@ from compaction.catalogs.participants.watermark import (
     WatermarkFile,
     WatermarkSettings,
 )
+from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS, ProbeSettings
+from compaction.catalogs.serving.conformance.run import BEHAVIOR_CHECKS, CheckOutcome, CheckResult, run_checks
 from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
 from compaction.catalogs.serving.server import ParticipantServer
+from compaction.cli.lazy import EXIT_DATA_ERROR
+from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.serving import FILE, Serving, serving_options
 from compaction.cli.values import DurationParameter
 
@@ -158,3 +176,82 @@ def _logged(work: Callable[[], None], stop: threading.Event) -> None:
     except CatalogError as error:
         if not stop.is_set():
             log.error("the participant does no more of this work", error=str(error))
+
+
+# `compactor catalogs debug conformance`: the rules of the protocol that a participant keeps.
+
+_WIDEST_NAME: Final = max(len(check.name) for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
+
+
+@click.command("conformance")
+@click.argument("url", metavar="URL")
+@SECRET_OPTION
+@click.option("--admin", is_flag=True, help="Drive the participant through /v1/admin, and check what it does.")
+@authorities_option("--ca")
+@PLAIN_HTTP_OPTION
+@click.option(
+    "--coordinator-token",
+    type=click.IntRange(1, 2**53 - 2),
+    default=1,
+    show_default=True,
+    help="Fencing token to come with; the next one is used too.",
+)
+@click.option("--max-skew", type=DurationParameter(), default="500ms", show_default=True, help="Allowed clock skew.")
+@TIMEOUT_OPTION
+@output_option()
+@click.pass_context
+def conformance_command(
+    context: click.Context,
+    *,
+    url: str,
+    secret_file: Path,
+    admin: bool,
+    ca: Path | None,
+    plain_http: bool,
+    coordinator_token: int,
+    max_skew: Duration,
+    timeout: Duration,
+    output: OutputFormat,
+) -> None:
+    """Check the participant at URL, in whatever language it is written. Each rule is a line; the exit code is 1 when a
+    rule is broken.
+
+    The run stores minimums and uses up two fencing tokens: run it against an instance of its own. With --admin it adds
+    and removes objects with the id 2,000,000,000, and restarts the participant.
+
+    Example: compactor catalogs debug conformance http://127.0.0.1:8092 --secret-file SECRET --admin
+    """
+    settings = ProbeSettings(
+        url, secret_of(secret_file), coordinator_token, round(max_skew * 1000), seconds=float(timeout)
+    )
+    tls = None if ca is None else authorities_of(ca)
+    results = asyncio.run(_checked(settings, admin=admin, tls=tls, plain=plain_http, output=output))
+    if output is not OutputFormat.TABLE:
+        emit([_row(result) for result in results], output)
+    counts = Counter(result.outcome for result in results)
+    broken = counts[CheckOutcome.FAIL] + counts[CheckOutcome.NOT_RUN]
+    click.echo(f"{counts[CheckOutcome.PASS]} of {len(results)} rules hold", err=True)
+    if broken:
+        context.exit(EXIT_DATA_ERROR)
+
+
+async def _checked(
+    settings: ProbeSettings, *, admin: bool, tls: ssl.SSLContext | None, plain: bool, output: OutputFormat
+) -> list[CheckResult]:
+    """All results; lines are printed as they come."""
+    found: list[CheckResult] = []
+    async for result in run_checks(settings, admin=admin, tls=tls, plain=plain):
+        found.append(result)
+        if output is OutputFormat.TABLE:
+            # As they come: a participant that does not answer takes its time for each.
+            line = f"{result.outcome.value:<8} {result.name:<{_WIDEST_NAME}}  {result.detail or result.rule}"
+            click.echo(printable(line))
+    return found
+
+
+def _row(result: CheckResult) -> dict[str, str]:
+    return {
+        "check": result.name,
+        "result": result.outcome.value,
+        "detail": result.detail or result.rule,
+    }

@@ -1,4 +1,4 @@
-"""`compactor catalogs describe`, `diff`, `history`, `decode` and `repair`: the versions of a log, readable or not."""
+"""`compactor catalogs list`, `inspect`, `diff`, `repair` and `debug decode`: the versions of a log, readable or not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _timestamp(text: str) -> int:
         raise click.UsageError(f"--at {text}: not a time; write it as 2026-11-25T20:00:00Z") from error
 
 
-# `compactor catalogs describe`: what is in one version.
+# `compactor catalogs inspect`: what is in one version.
 
 _OBJECT_COLUMNS = (
     OutputColumn("kind", "Kind"),
@@ -70,16 +70,16 @@ _OBJECT_COLUMNS = (
 )
 
 
-@click.command("describe")
+@click.command("inspect")
 @log_options
 @version_options
 @output_option()
-def describe_command(*, place: LogPlace, version: int | None, at: str | None, output: OutputFormat) -> None:
+def inspect_command(*, place: LogPlace, version: int | None, at: str | None, output: OutputFormat) -> None:
     """Show a version of a catalog: by default the latest, else that of --version, or the one active --at a time.
 
     json and yaml have the canonical form, with every column and the fingerprint.
 
-    Example: compactor catalogs describe --etcd http://127.0.0.1:2379 --prefix /catalogs/orders --version 7
+    Example: compactor catalogs inspect --etcd http://127.0.0.1:2379 --prefix /catalogs/orders --version 7
     """
     with place.opened() as log:
         found = chosen(recovered(log.recover().events), version, at)
@@ -182,7 +182,7 @@ def _objects(catalog: Catalog) -> Objects:
     return found
 
 
-# `compactor catalogs history`: the versions that a log keeps.
+# `compactor catalogs list`: the versions that a log keeps.
 
 _EVENT_COLUMNS = (
     OutputColumn("version", "Version", right=True),
@@ -192,15 +192,15 @@ _EVENT_COLUMNS = (
 )
 
 
-@click.command("history")
+@click.command("list")
 @log_options
 @output_option(jsonl=True)
-def history_command(*, place: LogPlace, output: OutputFormat) -> None:
+def list_command(*, place: LogPlace, output: OutputFormat) -> None:
     """List the versions that the update log keeps: a snapshot first when history was cut, then each update.
 
     json, yaml and jsonl have the whole value in its canonical form, and the hybrid timestamp of its activation.
 
-    Example: compactor catalogs history --etcd http://127.0.0.1:2379 --prefix /catalogs/orders
+    Example: compactor catalogs list --etcd http://127.0.0.1:2379 --prefix /catalogs/orders
     """
     with place.opened() as log:
         events = log.recover().events
@@ -228,7 +228,7 @@ def _whole(logged: LogEvent) -> dict[str, Any]:
     }
 
 
-# `compactor catalogs decode`: values of an update log in the canonical form.
+# `compactor catalogs debug decode`: values of an update log in the canonical form.
 
 LARGEST: Final = 64 << 20
 """Bytes of a value that are read: far beyond what a log accepts."""
@@ -245,7 +245,7 @@ def decode_command(context: click.Context, *, files: Sequence[Path], reencode: b
     A value that is damaged, of an unknown type or version, or that the newest serializers cannot hold (`reencoded` is
     null then), is named on stderr; the others are shown, and the exit code is 1.
 
-    Example: compactor catalogs decode updates/*.bin --reencode
+    Example: compactor catalogs debug decode updates/*.bin --reencode
     """
     refused: list[Path] = []
     rows = _rows(files, reencode, refused)

@@ -113,7 +113,7 @@ def half_done(log: LogFacts) -> Iterator[CheckProblem]:
     """Report the leftovers of a compaction that died: of the compactor here, or of Ra's own."""
     markers = [name for name in log.half_done if names.parse_ra_marker(name)]
     # The flag: a server that was killed does not look stopped, and without it the command refuses.
-    recover = f"run `compactor segments recover {log.directory} --owner-stopped`"
+    recover = f"run `compactor segments sweep {log.directory} --apply --owner-stopped`"
     for marker in markers:
         path, leader = str(log.directory / marker), names.parse_ra_marker(marker)
         assert leader is not None
@@ -378,7 +378,10 @@ def hidden(log: LogFacts) -> Iterator[CheckProblem]:
             rule = OwnerRule.LIVE_ENTRIES
         remedy = f"if {entry.by} is an old file under a new name, move it out of the log's directory; else {_COPY}"
         if entry.by in dead:
-            remedy = "nothing of that file is needed: `compactor segments compact` deletes it after the grace"
+            remedy = (
+                "nothing of that file is needed: `compactor segments compact` marks it, and `sweep --apply` deletes it "
+                "after the grace"
+            )
         yield CheckProblem(rule, str(state.directory / entry.by), str(entry), remedy)
 
 

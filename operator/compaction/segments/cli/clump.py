@@ -1,26 +1,24 @@
-"""`compactor segments clump`: re-write sparse live entries side by side at the head of a log whose owner is stopped.
+"""`compactor segments plan --clump` and `compact --clump`: sparse live entries re-written side by side at the head of a
+log whose owner is stopped.
 
-Like `compact`, it claims a token of its own in the log's fence, so it excludes, and is excluded by, workers.
+As any `compact`, it claims a token of its own in the log's fence, so it excludes, and is excluded by, workers.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.lazy import describe
-from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_pairs, print_table
-from compaction.segments.cli.options import (
-    max_bytes_option,
-    max_bytes_per_second_option,
-    max_entries_option,
-    owner_stopped_option,
-)
+from compaction.cli.output import OutputColumn, OutputFormat, emit, print_pairs, print_table
+from compaction.segments.cli.options import HOLDER, refuse_given
 from compaction.segments.clump.clump_plan import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MIN_RANGES,
@@ -31,15 +29,14 @@ from compaction.segments.clump.clump_plan import (
 )
 from compaction.segments.clump.clump_run import ClumpResult, clump_log, require_stopped_owner
 from compaction.segments.clump.moves import MoveReceipt
-from compaction.segments.commit import fence, recovery
+from compaction.segments.commit import fence
 from compaction.segments.directory.fs import storage_errors
-from compaction.segments.directory.owner import doubt_of, look_for_owner
-from compaction.segments.errors import ClumpRefusedError, RecoveryNeededError
+from compaction.segments.errors import ClumpRefusedError
 from compaction.segments.format.names import moves_name
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 
-HOLDER = "cli"
+Command = TypeVar("Command", bound=Callable[..., Any])
 LEFT_OUT_COLUMNS = (
     OutputColumn("reason", "left out"),
     OutputColumn("runs", "runs", right=True),
@@ -58,74 +55,91 @@ RECEIPT_COLUMNS = (
 )
 
 
-@click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option(
-    "--plan", "--dry-run", "planning", is_flag=True, help="Dry run: show what would change, and what is left out."
+_CLUMP_ONLY = ("owner_reads_maps", "shorter_than", "min_ranges", "budget")
+_NOT_OF_A_CLUMP = ("snapshot", "live", "wal_dir", "max_sources", "when_indexes_missing", "phase")
+
+_OPTIONS = (
+    click.option(
+        "--clump",
+        "clumping",
+        is_flag=True,
+        help="Re-write sparse live entries side by side, behind the log's last index: under new indexes.",
+    ),
+    click.option(
+        "--owner-reads-maps",
+        is_flag=True,
+        help="With --clump: the owner of a log in a Ra system reads the maps of moved entries, which Ra itself does "
+        "not.",
+    ),
+    click.option(
+        "--shorter-than",
+        type=click.IntRange(2),
+        default=DEFAULT_SHORTER_THAN,
+        show_default=True,
+        help="With --clump: re-write runs of fewer adjacent live entries than this.",
+    ),
+    click.option(
+        "--min-ranges",
+        type=click.IntRange(1),
+        default=DEFAULT_MIN_RANGES,
+        show_default=True,
+        help="With --clump: skip unless the live set shrinks by this number of ranges.",
+    ),
+    click.option(
+        "--budget",
+        type=click.IntRange(1),
+        default=DEFAULT_MAX_BYTES,
+        show_default=True,
+        help="With --clump: maximum payload bytes to write.",
+    ),
 )
-@owner_stopped_option
-@click.option(
-    "--owner-reads-maps",
-    is_flag=True,
-    help="The owner of a log in a Ra system reads the maps of moved entries, which Ra itself does not.",
-)
-@click.option(
-    "--shorter-than",
-    type=click.IntRange(2),
-    default=DEFAULT_SHORTER_THAN,
-    show_default=True,
-    help="Re-write runs of fewer adjacent live entries than this.",
-)
-@click.option(
-    "--min-ranges",
-    type=click.IntRange(1),
-    default=DEFAULT_MIN_RANGES,
-    show_default=True,
-    help="Skip unless the live set shrinks by this number of ranges.",
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(1),
-    default=DEFAULT_MAX_BYTES,
-    show_default=True,
-    help="Maximum payload bytes to write.",
-)
-@max_entries_option
-@max_bytes_option
-@max_bytes_per_second_option
-@output_option()
-def clump(
-    *,
+
+
+def clump_options(command: Command) -> Command:
+    """The option --clump and those that only it takes, passed to the command as `clump`; None without --clump.
+
+    Wrong usage: one of these without --clump, and with it an option that says what the log's own snapshot has to say.
+    """
+
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        clumping: bool,
+        owner_reads_maps: bool,
+        shorter_than: int,
+        min_ranges: int,
+        budget: int,
+        **rest: Any,
+    ) -> Any:
+        if not clumping:
+            refuse_given(_CLUMP_ONLY, "needs --clump")
+            return command(*args, clump=None, **rest)
+        refuse_given(_NOT_OF_A_CLUMP, "cannot be used with --clump")
+        request = ClumpOptions(
+            shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget, owner_reads_maps=owner_reads_maps
+        )
+        return command(*args, clump=request, **rest)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def compact_clump(
     directory: Path,
-    planning: bool,
+    request: ClumpOptions,
+    limits: SegmentLimits,
+    *,
     owner_stopped: bool,
-    owner_reads_maps: bool,
-    shorter_than: int,
-    min_ranges: int,
-    budget: int,
-    max_entries: int,
-    max_bytes: int,
-    max_bytes_per_second: int | None,
+    bytes_per_second: int | None,
     output: OutputFormat,
 ) -> None:
-    """Re-write sparse live entries of the log in DIR side by side, behind its last index.
-
-    The copies have new indexes. The log's owner finds them in the `*.moves` files, which it must read whenever it opens
-    the log; do not use this on the log of an owner that does not (Ra 3.1.10 does not). The old entries are dead then:
-    `compactor segments compact DIR` reclaims them.
-
-    Example: compactor segments clump /data/ra/LOG --plan
-    """
-    request = ClumpOptions(
-        shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget, owner_reads_maps=owner_reads_maps
-    )
-    limits = SegmentLimits(max_entries=max_entries, max_bytes=max_bytes)
-    if planning:
-        _show_plan(directory, request, limits, output)
-        return
+    """Re-write sparse live entries now, and print the receipts."""
     with storage_errors(directory):
         # Also checked behind the claim; but who is refused has not changed a byte.
-        require_stopped_owner(open_log(directory), owner_stopped=owner_stopped, owner_reads_maps=owner_reads_maps)
+        require_stopped_owner(
+            open_log(directory), owner_stopped=owner_stopped, owner_reads_maps=request.owner_reads_maps
+        )
     job = f"{HOLDER}-{secrets.token_hex(5)}"
     token = fence.claim_next(directory, job=job, holder=HOLDER)
     try:
@@ -137,7 +151,7 @@ def clump(
             job=job,
             token=token,
             holder=HOLDER,
-            bytes_per_second=max_bytes_per_second,
+            bytes_per_second=bytes_per_second,
         )
     finally:
         fence.retire(directory, job)
@@ -147,9 +161,8 @@ def clump(
         emit(result_object(directory, job, result), output)
 
 
-def _show_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, output: OutputFormat) -> None:
-    if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory), doubt=doubt_of(look_for_owner(directory)))
+def show_clump_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, output: OutputFormat) -> None:
+    """Print what `compact_clump` would do, and why not more; the log has nothing half-done."""
     with storage_errors(directory):
         log = open_log(directory)
         plan = plan_clump(log, request, limits)

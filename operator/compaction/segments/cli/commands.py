@@ -1,6 +1,6 @@
 """`compactor segments`: segment logs as plain directories, without Kubernetes and without Spark.
 
-Reading commands are in segments_read, writing ones in segments_write; each module is imported when its command runs.
+Each module is imported when its command runs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,22 @@ import click
 from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "list": ("compaction.segments.cli.read:list_command", "Print every readable entry in index order."),
     "inspect": ("compaction.segments.cli.read:inspect", "Show the segments of a log, its snapshot and its debt."),
-    "entries": ("compaction.segments.cli.read:entries", "Print every readable entry, in index order."),
-    "plan": ("compaction.segments.cli.write:plan", "Say what a compaction would do, and why not more."),
+    "plan": ("compaction.segments.cli.read:plan", "Show what `compact` would do to a log, and why not more."),
     "compact": ("compaction.segments.cli.write:compact", "Compact a log now."),
-    "clump": ("compaction.segments.cli.clump:clump", "Re-write sparse live entries side by side at the head."),
+    "verify": (
+        "compaction.segments.cli.verify:verify",
+        "Read everything of a log or a system, and name what is wrong.",
+    ),
+    "sweep": (
+        "compaction.segments.cli.sweeping:sweep_command",
+        "Show what is half-done and what replaced data waits; with --apply settle and delete it.",
+    ),
+    "debug": ("compaction.segments.cli.commands:debug", "Write logs and systems of logs, and watch them."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+DEBUG_COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("compaction.segments.cli.write:generate", "Write a log to try the other commands on."),
     "exec": (
         "compaction.segments.cli.exec:exec_command",
@@ -25,17 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.segments.cli.wal:follow",
         "Show what is written, rolled, compacted and live, as it happens.",
     ),
-    "verify": (
-        "compaction.segments.cli.verify:verify",
-        "Read everything of a log or a system, and name what is wrong.",
-    ),
-    "conformance": (
-        "compaction.segments.cli.verify:conformance_command",
-        "Check an owner's rules by what it has written.",
-    ),
-    "recover": ("compaction.segments.cli.write:recover", "Finish or undo a compaction that died half-way."),
 }
-"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 
 
 class SegmentsGroup(LazyGroup, ErrorGroup):
@@ -46,7 +47,18 @@ class SegmentsGroup(LazyGroup, ErrorGroup):
 
 @click.group(cls=SegmentsGroup, name="segments", context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """Look into segment logs in Ra's format; plan, compact and recover them.
+    """Look into segment logs in Ra's format; plan, compact, verify and sweep them.
 
     Exit codes: 0 done, 1 an error in the data (named on stderr), 2 wrong usage.
     """
+
+
+class SegmentsDebugGroup(LazyGroup):
+    """Imports its commands on demand."""
+
+    commands_by_name = DEBUG_COMMANDS
+
+
+@click.group(cls=SegmentsDebugGroup, name="debug")
+def debug() -> None:
+    """Write logs and systems of logs, and watch them: for those who write an owner, or look for a defect."""

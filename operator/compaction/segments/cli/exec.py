@@ -1,4 +1,4 @@
-"""`compactor segments exec`: a history of operations on a system of logs, with one line of result for each."""
+"""`compactor segments debug exec`: a history of operations on a system of logs, with one line of result for each."""
 
 from __future__ import annotations
 
@@ -446,7 +446,7 @@ def exec_command(
     Exit codes: 0 all lines were carried out, with or without success; 1 the system could not be opened or written, or
     --stop-on-error; 2 a line is no operation (named on stderr): the history ends before it.
 
-    Example: compactor segments exec system history.jsonl
+    Example: compactor segments debug exec system history.jsonl
     """
     limits = SystemLimits(
         wal=WalLimits(max_size=wal_bytes, max_entries=wal_entries),

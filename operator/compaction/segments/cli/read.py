@@ -1,4 +1,4 @@
-"""`compactor segments inspect` and `entries`: they look, they never change a byte."""
+"""`compactor segments list`, `inspect` and `plan`: they look, they never change a byte."""
 
 from __future__ import annotations
 
@@ -24,17 +24,25 @@ from compaction.cli.output import (
     stream,
 )
 from compaction.errors import CompactionError
-from compaction.segments.cli.options import log_options, require_snapshot_for_live
-from compaction.segments.cli.shapes import outlook_words
-from compaction.segments.clump.clump_plan import mean_run
+from compaction.segments.cli.clump import clump_options, show_clump_plan
+from compaction.segments.cli.options import (
+    limits_of,
+    log_options,
+    planning_options,
+    request_of,
+    require_snapshot_for_live,
+)
+from compaction.segments.cli.shapes import PLAN_COLUMNS, outlook_words, plan_object, plan_rows
+from compaction.segments.clump.clump_plan import ClumpOptions, mean_run
 from compaction.segments.commit import recovery
 from compaction.segments.directory.owner import OwnerSigns, doubt_of, hazard_in, look_for_owner
-from compaction.segments.errors import CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
+from compaction.segments.errors import CorruptEntryError, CorruptIndexesError, LiveSetUnknownError, RecoveryNeededError
 from compaction.segments.model import SegmentIndex
 from compaction.segments.planning.plan import plan_log
 from compaction.segments.planning.unreferenced import SegmentLimits, damage_of
 from compaction.segments.reading.reader import hidden_errors, iter_entries, read_batches
 from compaction.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
+from compaction.segments.rewriting.compact import plan_now
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.content import read_cut
 
@@ -105,14 +113,14 @@ def inspect(
         context.exit(EXIT_DATA_ERROR)
 
 
-@click.command()
+@click.command("list")
 @log_options
 @click.option(
     "--live-only", is_flag=True, help="Only entries that compaction keeps: live ones, and all above the snapshot."
 )
 @output_option(default=OutputFormat.JSONL, jsonl=True)
 @click.pass_context
-def entries(
+def list_command(
     context: click.Context,
     *,
     directory: Path,
@@ -158,7 +166,9 @@ def _half_done(directory: Path, errors: list[CompactionError]) -> list[str]:
     try:
         if not recovery.is_needed(directory):
             return []
-        return outlook_words(recovery.outlook(directory)) or ["it is settled by `compactor segments recover`"]
+        stopped = " --owner-stopped" if doubt_of(look_for_owner(directory)) else ""
+        settled = f"it is settled by `compactor segments sweep {directory} --apply{stopped}`"
+        return outlook_words(recovery.outlook(directory)) or [settled]
     except CompactionError as error:
         # Shown with the other errors: what can be read of the log is shown all the same.
         errors.append(error)
@@ -344,3 +354,48 @@ def _shorten(ranges: str) -> str:
     if len(parts) <= _MAX_RANGES_SHOWN:
         return ranges
     return ",".join(parts[:_MAX_RANGES_SHOWN]) + f",... ({len(parts)} ranges; all with -o json)"
+
+
+# `compactor segments plan`: the same plan that a worker makes, on one directory.
+
+
+@click.command()
+@log_options
+@planning_options
+@clump_options
+@output_option()
+def plan(
+    *,
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    wal_dir: Path | None,
+    clump: ClumpOptions | None,
+    output: OutputFormat,
+    **options: Any,
+) -> None:
+    """Show what `compact` would do to the log in DIR, and for every segment left alone, why. Changes nothing.
+
+    With --clump: what `compact --clump` would re-write, and for every run of live entries left alone, why.
+
+    Example: compactor segments plan /data/ra/LOG --snapshot 120 --live 1-5,9
+    """
+    if recovery.is_needed(directory):
+        outlook = tuple(outlook_words(recovery.outlook(directory)))
+        raise RecoveryNeededError(str(directory), outlook, doubt_of(look_for_owner(directory)))
+    if clump is not None:
+        show_clump_plan(directory, clump, limits_of(options), output)
+        return
+    require_snapshot_for_live(directory, snapshot, live)
+    planned = plan_now(directory, request_of(snapshot, live, wal_dir, options))
+    doubt = doubt_of(look_for_owner(directory))
+    if output is not OutputFormat.TABLE:
+        emit({**plan_object(planned.log, planned.plan), "refused": doubt or None}, output)
+        return
+    print_table(plan_rows(planned.plan), PLAN_COLUMNS)
+    click.echo(
+        f"{planned.plan.debt_segments} segments to rewrite or delete, {format_bytes(planned.plan.debt_bytes)} of "
+        f"{format_bytes(planned.plan.total_bytes)} to gain"
+    )
+    if doubt:
+        click.echo(f"but it would be refused now: {doubt}")

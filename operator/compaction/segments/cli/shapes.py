@@ -1,8 +1,10 @@
-"""The output forms of plans, receipts and recoveries of segment logs: columns for tables, objects for json and yaml."""
+"""The output forms of plans, receipts, recoveries and sweeps of segment logs: columns for tables, objects for json and
+yaml.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +117,18 @@ def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
     return said
 
 
-def compact_object(directory: Path, done: LogCompaction, swept: sweep.SweepReport | None) -> dict[str, Any]:
-    """The outcome of one run: receipts, what was marked, what failed, what was swept."""
+def swept_object(deleted: Sequence[sweep.Deleted], blocked: Sequence[sweep.Blocked], waiting: int) -> dict[str, Any]:
+    """The outcome of a sweep, or what it would be: names deleted and kept, and how many wait for their grace."""
+    return {
+        "deleted": [item.name for item in deleted],
+        "bytesReclaimed": sum(item.bytes for item in deleted),
+        "blocked": [{"name": item.name, "reason": item.reason} for item in blocked],
+        "waiting": waiting,
+    }
+
+
+def compact_object(directory: Path, done: LogCompaction) -> dict[str, Any]:
+    """The outcome of one run: receipts, what was marked, what failed."""
     return {
         "log": str(directory),
         "job": done.job,
@@ -142,12 +154,4 @@ def compact_object(directory: Path, done: LogCompaction, swept: sweep.SweepRepor
         ],
         "failures": [describe(failure) for failure in done.failures],
         "bytesReclaimed": sum(r.bytes_reclaimed for r in done.receipts),
-        "swept": None
-        if swept is None
-        else {
-            "deleted": [item.name for item in swept.deleted],
-            "bytesReclaimed": swept.bytes_reclaimed,
-            "blocked": [{"name": b.name, "reason": b.reason} for b in swept.blocked],
-            "waiting": swept.waiting,
-        },
     }

@@ -1,6 +1,4 @@
-"""`compactor segments verify` and `conformance`: all that a log holds is read and compared, and an owner's rules
-with it.
-"""
+"""`compactor segments verify`: all that a log holds is read and compared, or an owner's rules with it."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ from compaction.segments.checking.facts import (
 )
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
-from compaction.segments.cli.options import described_snapshot, log_options
+from compaction.segments.cli.options import described_snapshot, log_options, refuse_given
 from compaction.segments.directory.fs import storage_errors
 from compaction.segments.snapshot.live_indexes import LiveSet
 
@@ -68,6 +66,22 @@ _LOGS: Final = (
 
 @click.command()
 @log_options
+@click.option("--rules", is_flag=True, help="Check the rules of an owner instead, a line for each.")
+@click.option(
+    "--while",
+    "duration",
+    type=DurationParameter(),
+    metavar="DURATION",
+    help="With --rules: read again and again for so long while the owner works, and compare each reading with the one "
+    "before.",
+)
+@click.option(
+    "--every",
+    type=DurationParameter(least=0.01),
+    default="1s",
+    show_default=True,
+    help="With --rules: time between two readings.",
+)
 @output_option()
 @click.pass_context
 def verify(
@@ -77,19 +91,38 @@ def verify(
     snapshot: int | None,
     live: LiveSet | None,
     wal_dir: Path | None,
+    rules: bool,
+    duration: Duration | None,
+    every: Duration,
     output: OutputFormat,
 ) -> None:
-    """Read everything of the log, or of the system of logs, in DIR: the checksum of every payload, every live entry,
-    segments, links, half-done compactions, snapshots, the write-ahead log, and each against the others.
+    """Read everything of the log, or of the system of logs, in DIR, and name what is wrong: the checksum of every
+    payload, every live entry, segments, links, half-done compactions, snapshots, the write-ahead log, and each against
+    the others.
 
     Reads only, also while an owner writes and a compactor compacts. Each problem is a sentence on stderr that names the
     object and what to do; the exit code is then 1. What is harmless is a warning.
 
-    Example: compactor segments verify system
+    With --rules the owner is checked by what it has written, in whatever language it is written itself: each rule is a
+    line; the exit code is 1 when a rule is broken. With --while also the rules that take two readings. `known`: Ra
+    3.1.10 breaks the rule in the same way (docs/design/segment-commit.md). The rules are explained in
+    docs/segment-logs.md.
+
+    Example: compactor segments verify system --rules --while 30s
     """
-    described = described_snapshot(directory, snapshot, live)
+    if not rules:
+        refuse_given(("duration", "every"), "needs --rules")
+    with storage_errors(directory):
+        described = described_snapshot(directory, snapshot, live)
+    read = partial(read_facts, directory, described=described, wal_directory=wal_dir)
+    if _verify_rules(directory, read, duration, every, output) if rules else _verify_all(directory, read, output):
+        context.exit(EXIT_DATA_ERROR)
+
+
+def _verify_all(directory: Path, read_all: Callable[[], SystemFacts], output: OutputFormat) -> bool:
+    """Show the logs and what is wrong with them; returns whether something is."""
     with storage_errors(directory), ProgressBar("logs") as bar:
-        facts = read_facts(directory, described=described, wal_directory=wal_dir)
+        facts = read_all()
         rows, problems = _verified(facts, bar)
     hard = [problem for problem in problems if not problem.note]
     if output is not OutputFormat.TABLE:
@@ -104,8 +137,7 @@ def verify(
             if problem.note:
                 warn(problem.sentence)
     report_all([problem.sentence for problem in hard])
-    if hard:
-        context.exit(EXIT_DATA_ERROR)
+    return bool(hard)
 
 
 def _verified(facts: SystemFacts, bar: ProgressBar) -> tuple[list[dict[str, Any]], list[CheckProblem]]:
@@ -169,48 +201,20 @@ def problem_object(problem: CheckProblem) -> dict[str, Any]:
     }
 
 
-# `compactor segments conformance`: which rules an owner in any language keeps, by what a directory shows.
+# `compactor segments verify --rules`: the rules that an owner in any language keeps, by what a directory shows.
 
 _WIDEST: Final = max(len(rule) for rule in OwnerRule)
 
 
-@click.command("conformance")
-@log_options
-@click.option(
-    "--while",
-    "duration",
-    type=DurationParameter(),
-    metavar="DURATION",
-    help="Read again and again for so long while the owner works, and compare each reading with the one before.",
-)
-@click.option(
-    "--every", type=DurationParameter(least=0.01), default="1s", show_default=True, help="Time between two readings."
-)
-@output_option()
-@click.pass_context
-def conformance_command(
-    context: click.Context,
-    /,
-    *,
+def _verify_rules(
     directory: Path,
-    snapshot: int | None,
-    live: LiveSet | None,
-    wal_dir: Path | None,
+    read: Callable[[SystemFacts | None], SystemFacts],
     duration: Duration | None,
     every: Duration,
     output: OutputFormat,
-) -> None:
-    """Check the owner of the log, or of the system of logs, in DIR by what it has written, in whatever language it is
-    written itself. Each rule is a line; the exit code is 1 when a rule is broken.
-
-    Reads only. With --while also the rules that take two readings. `known`: Ra 3.1.10 breaks the rule in the same way
-    (docs/design/segment-commit.md). The rules are explained in docs/segment-logs.md.
-
-    Example: compactor segments conformance system --while 30s
-    """
+) -> bool:
+    """Show a line for each rule; returns whether one is broken."""
     with storage_errors(directory):
-        described = described_snapshot(directory, snapshot, live)
-        read = partial(read_facts, directory, described=described, wal_directory=wal_dir)
         readings, problems = _watched(read, duration, every)
         results = list(verdicts(readings, problems))
     if output is not OutputFormat.TABLE:
@@ -222,8 +226,7 @@ def conformance_command(
     counts = Counter(result.outcome for result in results)
     seen = len(results) - counts[RuleOutcome.NOT_SEEN]
     click.echo(f"{counts[RuleOutcome.PASS]} of {seen} rules that were seen hold", err=True)
-    if counts[RuleOutcome.FAIL] + counts[RuleOutcome.KNOWN]:
-        context.exit(EXIT_DATA_ERROR)
+    return bool(counts[RuleOutcome.FAIL] + counts[RuleOutcome.KNOWN])
 
 
 def _watched(

@@ -1,4 +1,4 @@
-"""`compactor segments wal` and `follow`: the write-ahead log of a system, and changes of its logs as they happen."""
+"""`compactor segments debug wal` and `follow`: the write-ahead log of a system, and changes of logs as they happen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from compaction.segments.wal.codec import WalRecord, WriterState
 from compaction.segments.wal.files import lost_since_stop, read_writers, wal_files
 from compaction.segments.wal.wal_reader import read_wal
 
-# `compactor segments wal`: what the write-ahead log of a system holds, per file and writer, or record by record.
+# `compactor segments debug wal`: what the write-ahead log of a system holds, per file and writer, or record by record.
 
 _FILES: Final = (
     OutputColumn("file", "file"),
@@ -81,7 +81,7 @@ def wal_command(
     was stopped cleanly; that, and damage before a whole record, is named on stderr, what precedes it is shown, and the
     exit code is then 1.
 
-    Example: compactor segments wal system --records -o jsonl
+    Example: compactor segments debug wal system --records -o jsonl
     """
     with storage_errors(directory):
         if not wal_files(directory) and not lost_since_stop(directory):
@@ -201,7 +201,7 @@ def _is_directory(directory: Path, uid: bytes) -> bool:
     return bool(name) and "/" not in name and "\0" not in name and (directory / name).is_dir()
 
 
-# `compactor segments follow`: what happens in a log, or a system of logs, one line per change.
+# `compactor segments debug follow`: what happens in a log, or a system of logs, one line per change.
 
 _KIND_WIDTH: Final = max(len(kind) for kind in ChangeKind)
 _NAME_WIDTH: Final = len(segment_name(0))
@@ -242,7 +242,7 @@ def follow(
 
     Exit codes: 0 --once or --for ended; 1 DIR could not be read; 130 Ctrl-C.
 
-    Example: compactor segments follow system --for 10m -o jsonl
+    Example: compactor segments debug follow system --for 10m -o jsonl
     """
     if once and duration is not None:
         raise click.UsageError("give --once or --for, not both")

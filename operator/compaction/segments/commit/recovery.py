@@ -395,6 +395,45 @@ def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
         return tuple(reports)
 
 
+def whole_outlook(directory: Path, *, discard_partials: bool = False) -> tuple[RecoveryReport, tuple[str, ...]]:
+    """Return what `recover` would do, in one report, without a change; and the `.clump` files, whose end is known only
+    when they are settled.
+
+    Raises:
+        NotALogDirectoryError, LogNotReadableError, StoreIOError, CorruptFenceError
+    """
+    require_log(directory)
+    commits = outlook(directory)
+    with storage_errors(directory):
+        found = sorted(os.listdir(directory))
+        partials = [name for name in found if discard_partials and names.parse_partial(name)]
+        needed = {name: reason for name in partials if (reason := why_partial_needed(directory, name))}
+        leftovers = [n for n in found if names.parse_link(n) or n in TEMPORARIES]
+        report = RecoveryReport(
+            finished=tuple(group for item in commits for group in item.finished),
+            discarded=tuple(group for item in commits for group in item.discarded),
+            removed=(*leftovers, *(name for name in partials if name not in needed)),
+            ra=tuple(_marker_outlook(directory, name) for name in found if names.parse_ra_marker(name)),
+            stayed=tuple(stay for item in commits for stay in item.stayed),
+            kept=(
+                *(kept for item in commits for kept in item.kept),
+                *(Kept(name, reason) for name, reason in needed.items()),
+            ),
+        )
+        return report, tuple(name for name in found if names.parse_clump(name))
+
+
+def _marker_outlook(directory: Path, marker: str) -> RaRecovery:
+    """As `settle_marker`, without a change."""
+    leader = names.parse_ra_marker(marker)
+    assert leader is not None
+    members = _read_marker(directory / marker, leader)
+    aborted = status(directory / names.ra_compacting_name(leader)) is not None
+    covered = not aborted and len(members) > 1 and bool(_covered(directory, leader, members))
+    outcome = RaOutcome.FINISHED if covered else _outcome(directory, leader, members, aborted=aborted)
+    return RaRecovery(leader=leader, members=members, outcome=outcome)
+
+
 def _finish_links(directory: Path, lowest: str, verdict: CommitVerdict) -> CommitVerdict:
     """Replace the names of the verdict, in ascending order; the verdict as it came true.
 

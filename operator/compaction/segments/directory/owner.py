@@ -259,7 +259,7 @@ def hazard_in(directory: Path) -> str:
     """
     with suppress(OSError):
         if name := names.unfinished(os.listdir(directory)):
-            command = f"`compactor segments recover {directory} --owner-stopped`"
+            command = f"`compactor segments sweep {directory} --apply --owner-stopped`"
             return f"{name} is of a compaction that is not finished: run {command} first"
         snapshots = sorted(filter(parse_snapshot_name, os.listdir(directory / SNAPSHOTS)))
         if snapshots and not os.path.lexists(directory / SNAPSHOTS / snapshots[-1] / INDEXES_FILE):

@@ -64,6 +64,34 @@ def compact(log: Path, job: str = "job", token: int = 1, now: float | None = 100
     commit.commit_unreferenced(log, job=job, token=token, names=names, holder="test", now=now)
 
 
+@pytest.mark.parametrize("now", [1000.0, 1599.0, 1601.0])
+def test_the_outlook_is_what_the_sweep_does_and_changes_nothing(log: Path, now: float) -> None:
+    compact(log)
+    (log / seg(99)).symlink_to(seg(2))
+    (log / partial_name((seg(4),), job="gone", token=1)).touch()
+    before = sorted(log.rglob("*")), fence.read(log)
+    outlook = sweep.outlook(log, now=now, grace_seconds=600)
+    assert (sorted(log.rglob("*")), fence.read(log)) == before
+    done = sweep.sweep(log, now=now, grace_seconds=600)
+    assert (outlook.delete, outlook.blocked, outlook.waits) == (
+        done.deleted,
+        done.blocked,
+        tuple(sorted(fence.read(log).tombstones, key=lambda tombstone: tombstone.name)),
+    )
+    assert len(outlook.waits) == done.waiting > 0
+    assert (len(outlook.delete) > 1) == (now > 1600)
+
+
+def test_the_outlook_names_what_would_be_kept(log: Path) -> None:
+    compact(log)
+    next(log.glob("snapshots/*/indexes")).unlink()
+    outlook = sweep.outlook(log, now=5000.0, grace_seconds=600)
+    assert [item.name for item in outlook.blocked] == [seg(1)]
+    assert outlook.blocked == sweep.sweep(log, now=5000.0, grace_seconds=600).blocked
+    with pytest.raises(NotALogDirectoryError):
+        sweep.outlook(log.parent, now=5000.0, grace_seconds=600)
+
+
 def test_tokens_only_grow(log: Path) -> None:
     assert fence.high_water(log, "a") == 0
     fence.claim(log, job="a", token=3, holder="x")

@@ -211,7 +211,7 @@ def test_errors_on_the_command_line_are_plain_text(root: Path) -> None:
     log = make(root / os.fsdecode(b"\x1b[2J\xff\n"))
     (log / segment_name(2)).write_bytes(b"RASG")
     for command in (["inspect", str(log)], ["inspect", "-o", "yaml", str(log)], ["inspect", "-o", "json", str(log)],
-                    ["plan", str(log)], ["entries", str(log)], ["inspect", str(log) + "-gone"]):  # fmt: skip
+                    ["plan", str(log)], ["list", str(log)], ["inspect", str(log) + "-gone"]):  # fmt: skip
         answer = subprocess.run(
             [sys.executable, "-m", "compaction.cli.main", "segments", *command], capture_output=True, check=False
         )
