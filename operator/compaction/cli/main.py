@@ -25,7 +25,7 @@ from compaction.errors import CompactionError
 from compaction.wings import commands
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("compaction.cli.cluster.status:command", "Show debt, waits, progress and cost of policies."),
+    "status": ("compaction.cli.cluster.status:command", "Show what is behind, why, until when, at what cost."),
     "why": (
         "compaction.cli.cluster.why:command",
         "Explain the state of a policy or a job, what happens next, and what to do.",

@@ -61,8 +61,13 @@ def output_option(
         default=default.value,
         show_default=True,
         callback=lambda _context, _parameter, value: OutputFormat(value),
-        help="How to print the result.",
+        help="Format of the result.",
     )
+
+
+def apply_option(command: Command) -> Command:
+    """The option `--apply`, passed as `applying`: without it a command shows what it would change."""
+    return click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")(command)
 
 
 def optional_bytes(value: int | None) -> str:

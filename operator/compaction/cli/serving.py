@@ -181,7 +181,7 @@ _LIMITS: Final = (
         type=click.FloatRange(min=0),
         default=0.0,
         show_default=True,
-        help="How long requests are accepted after SIGTERM, so that clients can switch.",
+        help="Time for which requests are accepted after SIGTERM, so that clients can switch.",
     ),
     click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True),
 )

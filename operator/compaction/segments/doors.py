@@ -13,7 +13,7 @@ SEGMENT_DOORS: Final = Doors(
     commands=(
         CommandDoor(
             "segments",
-            "Look into segment logs; plan, compact and recover them.",
+            "Inspect segment logs; plan, compact, verify and sweep them.",
             Door("compaction.segments.cli.commands:group"),
         ),
     ),

@@ -61,8 +61,8 @@ def test_a_block_is_set_aside_retried_and_dropped(blocks: BlockCommands) -> None
     assert "truncated on the way" in blocks.run("quarantine", "-o", "wide").stdout
     assert blocks.data("inspect")["blocks"] == 0
     assert "SourceCorrupt: truncated on the way" in blocks.run("inspect", one).stdout
-    assert blocks.run("quarantine", one, "--retry").stdout == f"block {one} waits for compaction again\n"
-    assert blocks.run("quarantine", one, "--retry").stdout == f"block {one} was not quarantined\n"
+    assert blocks.run("quarantine", one, "--release").stdout == f"block {one} waits for compaction again\n"
+    assert blocks.run("quarantine", one, "--release").stdout == f"block {one} was not quarantined\n"
     assert blocks.data("inspect")["blocks"] == 1
     assert blocks.run("quarantine", two, "--drop", input="n\n").exit_code != 0
     assert len(blocks.data("list")["items"]) == 2
@@ -89,13 +89,13 @@ def test_quarantine_lists_those_that_are_named(blocks: BlockCommands) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["--retry"], "--retry of which blocks?"),
+        (["--release"], "--release of which blocks?"),
         (["--drop", "--yes"], "--drop of which blocks?"),
-        ([block(1), "--retry", "--drop"], "give --retry or --drop, not both"),
-        (["--retry", "--drop"], "give --retry or --drop, not both"),
+        ([block(1), "--release", "--drop"], "give --release or --drop, not both"),
+        (["--release", "--drop"], "give --release or --drop, not both"),
         ([block(1), "--yes"], "--yes goes with --drop"),
-        ([block(1), "--retry", "--yes"], "--yes goes with --drop"),
-        ([block(1), "--retry", "-o", "json"], "-o is about the list: leave it out with --retry"),
+        ([block(1), "--release", "--yes"], "--yes goes with --drop"),
+        ([block(1), "--release", "-o", "json"], "-o is about the list: leave it out with --release"),
         ([block(1), "--drop", "--yes", "-o", "json"], "-o is about the list: leave it out with --drop"),
     ],
 )
@@ -113,7 +113,7 @@ def test_only_what_is_set_aside_is_dropped_by_hand(blocks: BlockCommands) -> Non
     (one,) = blocks.add(1)
     assert blocks.fails("quarantine", "--drop", "--yes", one) == f"error: block {one} is not in quarantine"
     assert blocks.fails("quarantine", "--drop", "--yes", block(9)) == f"error: block {block(9)} is unknown"
-    assert blocks.fails("quarantine", "--retry", block(9)) == f"error: block {block(9)} is unknown"
+    assert blocks.fails("quarantine", "--release", block(9)) == f"error: block {block(9)} is unknown"
     assert len(blocks.data("list")["items"]) == 1
     with blocks.opened() as store:
         store.set_aside({one: Fault("SourceCorrupt", "x")})

@@ -218,7 +218,7 @@ def test_a_sweep_deletes_what_is_due_and_nothing_else(blocks: BlockCommands) -> 
     assert (done["swept"]["blocks"], done["swept"]["failed"], done["blocks"]) == (1, [], 0)
     assert [info.path for info in blocks.objects.list("acme")] == [paths[two]]
     assert "deleted: 0 blocks, 0" in blocks.run("sweep", "--apply", "--grace", "0s").stdout
-    assert "is deleted" in blocks.fails("quarantine", one, "--retry")
+    assert "is deleted" in blocks.fails("quarantine", one, "--release")
 
 
 def test_retention_is_said_and_then_done(blocks: BlockCommands) -> None:

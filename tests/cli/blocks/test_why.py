@@ -62,7 +62,7 @@ def test_a_block_that_somebody_has_is_told_who(blocks: BlockCommands) -> None:
     assert held["message"].startswith("job theirs has 1 block since 0s: claimed by a cluster")
     aside = why(blocks, 2)
     assert aside["reason"] == "Quarantined"
-    assert aside["message"] == f"it is quarantined (SourceCorrupt): `quarantine {two} --retry` when the cause is gone"
+    assert aside["message"] == f"it is quarantined (SourceCorrupt): `quarantine {two} --release` when the cause is gone"
 
 
 def test_a_block_without_rows_is_told_that_it_goes(blocks: BlockCommands, tmp_path: Path) -> None:

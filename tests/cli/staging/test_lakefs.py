@@ -96,7 +96,7 @@ def test_branches_are_inspected(lakefs: LakeFsCommands, server: LakeFsServer) ->
 def test_a_merge_is_a_dry_run_at_first_which_reports_a_plan(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
     row = server.row()
     report = lakefs.data("merge", "main", "--repo", server.name)
-    assert (report["dryRun"], report["problems"]) == (True, [])
+    assert (report["applied"], report["problems"]) == (False, [])
     (planned,) = report["items"]
     assert (planned["tokens"], planned["rowsBefore"], planned["rowsAfter"]) == (2, 5, 2)
     assert (planned["statementsBefore"], planned["statementsAfter"], planned["whyNot"]) == (4, 3, "")

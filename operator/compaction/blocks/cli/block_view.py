@@ -109,8 +109,8 @@ def why_not_merged(store: BlockStore, record: BlockRecord, rules: BlockRules) ->
     if record.state is not BlockState.LIVE:
         return None
     if record.quarantined is not None:
-        retry = f"`quarantine {record.block.id} --retry` when the cause is gone"
-        return _answer(QUARANTINED, f"it is quarantined ({record.quarantined[0]}): {retry}")
+        release = f"`quarantine {record.block.id} --release` when the cause is gone"
+        return _answer(QUARANTINED, f"it is quarantined ({record.quarantined[0]}): {release}")
     if record.job is not None:
         held = [item for item in OpenJobs(store, this_process()).all() if item.record.job == record.job]
         return _answer(IN_JOB, held[0].text if held else f"job {record.job} has it")

@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("compaction.blocks.cli.verify:verify", "Read blocks again and compare them with the index."),
     "sweep": ("compaction.blocks.cli.sweep:sweep", "Show what is left over; with --apply delete it."),
     "rebuild-index": ("compaction.blocks.cli.rebuild:rebuild", "Rebuild a lost index from block footers."),
-    "quarantine": ("compaction.blocks.cli.listing:quarantine", "List quarantined blocks; retry or drop those named."),
+    "quarantine": ("compaction.blocks.cli.listing:quarantine", "List quarantined blocks; release or drop those named."),
     "serve": ("compaction.blocks.cli.serve:command", "Serve the HTTP endpoint where writers register blocks."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

@@ -73,7 +73,7 @@ def list_command(
 
 # `compactor blocks quarantine`: blocks that cannot be compacted and were quarantined, so that the others can.
 #
-# A block in quarantine is live: readers get it. It waits for a person: --retry when the cause is gone, --drop when
+# A block in quarantine is live: readers get it. It waits for a person: --release when the cause is gone, --drop when
 # its rows are given up.
 
 _COLUMNS: Final = (
@@ -96,38 +96,38 @@ _WIDE: Final = (
 @click.command()
 @click.argument("blocks", metavar="[ID]...", nargs=-1)
 @store_options()
-@click.option("--retry", is_flag=True, help="Let the named blocks wait for compaction again.")
+@click.option("--release", is_flag=True, help="Let the named blocks wait for compaction again.")
 @click.option("--drop", is_flag=True, help="Drop the named blocks and their rows.")
 @click.option("--yes", is_flag=True, help="Do not prompt (with --drop).")
 @output_option(wide=True)
 def quarantine(
-    *, blocks: tuple[str, ...], place: StorePlace, retry: bool, drop: bool, yes: bool, output: OutputFormat
+    *, blocks: tuple[str, ...], place: StorePlace, release: bool, drop: bool, yes: bool, output: OutputFormat
 ) -> None:
-    """List quarantined blocks, all or those named, the oldest first; retry or drop those named.
+    """List quarantined blocks, all or those named, the oldest first; release or drop those named.
 
     They are damaged blocks that plans leave out, so that the others are compacted. -o wide adds the damage.
 
-    With --retry they wait for compaction again, at the end of the queue; the next job that reads a damaged block
-    quarantines it again, so retrying loses nothing. With --drop they and their rows are given up: readers no longer get
-    them, their objects are deleted after the grace.
+    With --release they wait for compaction again, at the end of the queue; the next job that reads a damaged block
+    quarantines it again, so releasing loses nothing. With --drop they and their rows are given up: readers no longer
+    get them, their objects are deleted after the grace.
 
-    Example: compactor blocks quarantine ID --retry
+    Example: compactor blocks quarantine ID --release
     """
-    _check_flags(named=bool(blocks), retry=retry, drop=drop, yes=yes)
+    _check_flags(named=bool(blocks), release=release, drop=drop, yes=yes)
     with place.open() as store:
-        if retry:
-            _retry(store, blocks)
+        if release:
+            _release(store, blocks)
         elif drop:
             _drop(store, blocks, asking=not yes)
         else:
             _list_quarantined(store, blocks, output)
 
 
-def _check_flags(*, named: bool, retry: bool, drop: bool, yes: bool) -> None:
+def _check_flags(*, named: bool, release: bool, drop: bool, yes: bool) -> None:
     """Raises click.UsageError: a flag without what it is about."""
-    if retry and drop:
-        raise click.UsageError("give --retry or --drop, not both")
-    acting = "--retry" if retry else "--drop" if drop else None
+    if release and drop:
+        raise click.UsageError("give --release or --drop, not both")
+    acting = "--release" if release else "--drop" if drop else None
     if acting is not None and not named:
         raise click.UsageError(f"{acting} of which blocks? Name them by their ids")
     if acting is not None and is_given("output"):
@@ -168,7 +168,7 @@ def _quarantined_object(item: Quarantined, now: int) -> dict[str, Any]:
     }
 
 
-def _retry(store: BlockStore, blocks: Sequence[str]) -> None:
+def _release(store: BlockStore, blocks: Sequence[str]) -> None:
     for block in blocks:
         released = store.release(block)
         outcome = "waits for compaction again" if released else "was not quarantined"

@@ -95,7 +95,9 @@ _POLICY_OPTIONS: Final = (
         multiple=True,
         help="Keep the last of the rows that are equal in these columns.",
     ),
-    click.option("--grace", type=DurationParameter(), help="How long replaced blocks stay readable; default 10m."),
+    click.option(
+        "--grace", type=DurationParameter(), help="Time for which replaced blocks stay readable; default 10m."
+    ),
 )
 
 

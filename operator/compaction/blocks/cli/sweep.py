@@ -29,7 +29,15 @@ from compaction.blocks.sweep.cleaning import Cleaned, expire_all
 from compaction.blocks.sweep.cleaning import sweep as sweep_tombstones
 from compaction.blocks.sweep.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import (
+    OutputColumn,
+    OutputFormat,
+    apply_option,
+    emit,
+    optional_bytes,
+    output_option,
+    print_table,
+)
 from compaction.cli.places import is_given
 from compaction.cli.values import DurationParameter
 from compaction.errors import CompactionError
@@ -100,26 +108,28 @@ class TenantDuration(click.ParamType[tuple[str, Duration]]):
 
 @click.command()
 @store_options()
-@click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")
+@apply_option
 @click.option(
     "--only",
     type=click.Choice([part.value for part in SweepPart]),
     multiple=True,
     help="Limit to this part; repeatable. Default: all.",
 )
-@click.option("--keep", type=DurationParameter(), help="How long data is kept, counted from a block's newest row.")
+@click.option(
+    "--keep", type=DurationParameter(), help="Time for which data is kept, counted from a block's newest row."
+)
 @click.option(
     "--keep-tenant",
     "tenants",
     type=TenantDuration(),
     metavar="TENANT=DURATION",
     multiple=True,
-    help="How long the data of one tenant is kept; 0s: for ever.",
+    help="Time for which the data of a tenant is kept; 0s: for ever.",
 )
 @click.option(
     "--grace",
     type=DurationParameter(),
-    help="How long replaced blocks stay readable; default: cleanup.delay of the policy (-f).",
+    help="Time for which replaced blocks stay readable; default: cleanup.delay of the policy (-f).",
 )
 @click.option(
     "--older-than",
@@ -172,6 +182,7 @@ def sweep(
             found = _run(part, store, request, place)
             if output in (OutputFormat.TABLE, OutputFormat.WIDE):
                 found.show(output)
+            # Each part is reported as it ends, so that an interrupt of the next hides nothing that was done.
             report_all(found.failed)
             result[part.value], failed = found.data, failed or bool(found.failed)
     if output in (OutputFormat.JSON, OutputFormat.YAML):

@@ -59,6 +59,7 @@ def plan_command(
         raise click.UsageError("--trim needs the update log: give --etcd and --prefix too")
     clock = HybridClock()
     found = asking.round(clock)
+    # Answers come first: they are shown even where the log then allows no decision.
     missing = unusable(found)
     done = missing is None and not found.unanswered
     compaction: dict[str, Any] | None = None
@@ -119,6 +120,7 @@ def compact_command(
     Example: compactor catalogs compact --token 7 --participant node-1=http://127.0.0.1:8092 --secret-file SECRET
     """
     clock = HybridClock()
+    # Asked before the log is opened: an answer stays valid, because a required time only moves forward.
     found = replace(asking.round(clock), dry_run=False, trim=trim)
     with place.opened() as log:
         row, done = _compacted(log, found, clock, token)

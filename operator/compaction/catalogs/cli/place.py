@@ -28,7 +28,7 @@ _OPTIONS = (
     click.option(
         "--prefix",
         envvar="COMPACTION_CATALOG_PREFIX",
-        help="What the catalog's keys begin with, such as /catalogs/orders; default: COMPACTION_CATALOG_PREFIX.",
+        help="Prefix of the catalog's keys, such as /catalogs/orders; default: COMPACTION_CATALOG_PREFIX.",
     ),
     click.option("--ca", type=_FILE, help="Certificates of the authorities to trust, PEM."),
     click.option("--cert", "certificate", type=_FILE, help="Client certificate, PEM."),

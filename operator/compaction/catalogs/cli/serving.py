@@ -63,14 +63,14 @@ log = structlog.get_logger(__name__)
     type=DurationParameter(),
     default=f"{AVAILABILITY_MILLISECONDS // 1000}s",
     show_default=True,
-    help="How long the past stays readable: the low watermark is that far behind.",
+    help="Time for which the past stays readable: the low watermark is that far behind.",
 )
 @click.option(
     "--update-interval",
     type=DurationParameter(least=0.1),
     default=f"{UPDATE_MILLISECONDS // 1000}s",
     show_default=True,
-    help="How often the low watermark moves.",
+    help="Interval at which the low watermark moves.",
 )
 @click.option("--checkpoint-interval", type=DurationParameter(least=0.1), help="Take checkpoints; none if not given.")
 @click.option(

@@ -51,7 +51,7 @@ _LEFT_OUT: Final = (
 @cluster_options()
 @output_option()
 def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None:
-    """The newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
+    """Show the newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
 
     async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob]]:
         return await cluster.policy(policy), await cluster.jobs(policy)

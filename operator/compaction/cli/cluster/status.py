@@ -49,7 +49,7 @@ Watched = TypeVar("Watched", CompactionPolicy, CatalogCompaction)
 @click.option("-w", "--watch", is_flag=True, help="After listing, print the row of a policy at each change.")
 @output_option(wide=True)
 def command(*, name: str | None, target: CommandTarget, watch: bool, output: OutputFormat) -> None:
-    """What is behind, why, until when, at what cost: of all policies and catalogs, or of one of them.
+    """Show what is behind, why, until when, at what cost: of all policies and catalogs, or of one of them.
 
     If a policy and a catalog share the name, the policy is shown; ccat/NAME selects the catalog. --watch follows
     policies, or the catalog that is named.

@@ -69,7 +69,7 @@ def spark_settings(_context: click.Context, _parameter: click.Parameter, values:
     type=click.Path(file_okay=False),
     default=MOUNTED_AT,
     show_default=True,
-    help="Where the Secrets of the policy's store are, a directory for each and a file for each key.",
+    help="Directory of the Secrets of the policy's store: a directory for each, a file for each key.",
 )
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Path to a kubeconfig.")
 @click.option(

@@ -17,7 +17,7 @@ from compaction.local.tenants import TenantsDrill
 @namespace_option("Whose policies the attempts would be. Default: the kubeconfig's.")
 @kubeconfig_option()
 def tenants(namespace: str | None, kubeconfig: Path | None) -> int:
-    """Try what a tenant might try, who may write policies and nothing else, and what a worker might: is each refused?
+    """Try what a tenant might, who may write policies and nothing else, and a worker, and see it refused.
 
     Every attempt is a dry run of the API server, of which nothing is kept. Needs create and delete on RoleBindings in
     the namespace, get on its Leases, and impersonate: an administrator has them.

@@ -47,7 +47,7 @@ class SegmentsGroup(LazyGroup, ErrorGroup):
 
 @click.group(cls=SegmentsGroup, name="segments", context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """Look into segment logs in Ra's format; plan, compact, verify and sweep them.
+    """Inspect segment logs in Ra's format; plan, compact, verify and sweep them.
 
     Exit codes: 0 done, 1 an error in the data (named on stderr), 2 wrong usage.
     """

@@ -25,8 +25,7 @@ from compaction.segments.drill.fencing import DrillSettings, FencingDrill
 )
 @click.option("--lease-seconds", type=click.IntRange(2, 300), default=5, show_default=True, help="The job's lease.")
 def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | None, lease_seconds: int) -> int:
-    """Let a job's first attempt sleep through its lease, have a second one finish the job, and wake the first: is it
-    refused?
+    """Let a job's first attempt sleep through its lease and a second finish the job; wake the first, see it refused.
 
     Needs get, create, update and delete on Leases in the namespace, and nothing else: no operator, no policy, no Spark.
 

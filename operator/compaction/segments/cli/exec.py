@@ -391,7 +391,7 @@ _UNUSABLE: Final = (WalFailedError, FlushFailedError, LogNotReadableError, LogNo
     type=click.IntRange(1, 10_000),
     default=1,
     show_default=True,
-    help="How many writes may wait for the disk at once: then one sync acknowledges many. Results keep their order.",
+    help="Maximum number of writes that wait for the disk; one sync acknowledges many. Results keep their order.",
 )
 @click.option(
     "--wal-bytes",
@@ -417,7 +417,7 @@ _UNUSABLE: Final = (WalFailedError, FlushFailedError, LogNotReadableError, LogNo
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait while another process owns the system.",
+    help="Maximum time to wait while another process owns the system.",
 )
 @click.pass_context
 def exec_command(

@@ -52,7 +52,7 @@ indexes_missing_option = click.option(
     type=click.Choice([policy.value for policy in IndexesMissing]),
     default=IndexesMissing.REFUSE.value,
     show_default=True,
-    help="What a snapshot without its `indexes` file means: unknown, or nothing is live.",
+    help="Meaning of a snapshot without its `indexes` file: unknown, or nothing is live.",
 )
 owner_stopped_option = click.option(
     "--owner-stopped",

@@ -16,7 +16,16 @@ from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.policy.segment_logs import Ownership
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
-from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.cli.output import (
+    OutputColumn,
+    OutputFormat,
+    apply_option,
+    emit,
+    optional,
+    optional_bytes,
+    output_option,
+    print_table,
+)
 from compaction.cli.values import DurationParameter
 from compaction.errors import CompactionError
 from compaction.segments import sweep
@@ -63,7 +72,7 @@ _ACTIONS: Final = {
     help="Grace: how long replaced names stay readable.",
 )
 @owner_stopped_option
-@click.option("--apply", is_flag=True, help="Apply (default: dry run).")
+@apply_option
 @output_option()
 @click.pass_context
 def sweep_command(
@@ -77,7 +86,7 @@ def sweep_command(
     when_indexes_missing: str,
     grace: float,
     owner_stopped: bool,
-    apply: bool,
+    applying: bool,
     output: OutputFormat,
 ) -> None:
     """Show what a crash left half-done in the log in DIR, ours or Ra's own, and what replaced data waits for its grace.
@@ -93,10 +102,10 @@ def sweep_command(
     require_snapshot_for_live(directory, snapshot, live)
     missing = IndexesMissing(when_indexes_missing)
     log = SweptLog(directory, float(grace), snapshot, live, missing, wal_dir, ownership_of(owner_stopped=owner_stopped))
-    found, errors = log.settle() if apply else log.look()
+    found, errors = log.settle() if applying else log.look()
     if output is not OutputFormat.TABLE:
         emit(found, output)
-    elif apply:
+    elif applying:
         _print_done(found)
     else:
         _print_outlook(found)
@@ -125,10 +134,12 @@ class SweptLog:
     def settle(self) -> Found:
         """Settle what is half-done, and delete what is due; nothing where something has to be kept."""
         discard = self.ownership is Ownership.STOPPED
+        # First: a sweep that met a half-done commit would judge names whose fate is not decided.
         done = recovery.recover(self.directory, holder=HOLDER, ownership=self.ownership, discard_partials=discard)
         found: dict[str, Any] = {"log": str(self.directory), "applied": True, "recovered": recovery_object(done)}
         errors = self._blocked(done)
         swept = None
+        # What is kept may be the only copy of an entry, and a name that is due the one it was made of.
         if not errors:
             try:
                 swept = sweep.sweep(
@@ -163,6 +174,7 @@ class SweptLog:
             try:
                 outlook = sweep.outlook(
                     self.directory,
+                    # That of this machine: a look claims nothing, so no clock of the file system is asked.
                     now=time.time(),
                     grace_seconds=self.grace,
                     snapshot_index=self.snapshot,
@@ -197,6 +209,7 @@ class SweptLog:
 
     def _refusal(self) -> str | None:
         """The reason for which --apply would be refused now."""
+        # Who says that the owner is stopped is believed by `settle` as well.
         if self.ownership is Ownership.STOPPED or not (doubt := doubt_of(look_for_owner(self.directory))):
             return None
         hazard = hazard_in(self.directory)

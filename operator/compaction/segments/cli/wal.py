@@ -229,7 +229,7 @@ _COLUMNS: Final = (
     type=click.Choice([OutputFormat.TABLE.value, OutputFormat.JSONL.value]),
     default=OutputFormat.TABLE.value,
     show_default=True,
-    help="How to print the changes.",
+    help="Format of the changes.",
 )
 def follow(
     *, directory: Path, once: bool, duration: Duration | None, name: str | None, every: Duration, output: str

@@ -123,7 +123,7 @@ LARGEST_PAYLOAD = 64 << 20
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--segments", type=click.IntRange(1, 10_000), default=6, show_default=True, help="How many segments.")
+@click.option("--segments", type=click.IntRange(1, 10_000), default=6, show_default=True, help="Number of segments.")
 @click.option(
     "--entries",
     type=click.IntRange(1, MAX_COUNT_LIMIT),
@@ -146,7 +146,7 @@ LARGEST_PAYLOAD = 64 << 20
     type=click.Choice([item.value for item in Pattern]),
     default=Pattern.STRIDED.value,
     show_default=True,
-    help="How live entries lie among dead ones.",
+    help="Arrangement of live entries among dead ones.",
 )
 @output_option()
 def generate(

@@ -154,8 +154,10 @@ def _show_records(
     reader: Reader, reference: str, keys: Sequence[bytes], output: OutputFormat, *, stage_only: bool, raw: bool
 ) -> None:
     """Show records in full. UnknownRefError: one of the keys is not there; nothing is shown then."""
+    # All are read before the first is shown: a script that reads the output gets all of them or none.
     values = [_value_of(reader, reference, key, stage_only=stage_only) for key in keys]
     if raw:
+        # Bytes as they are stored: a text stream would encode them.
         sys.stdout.buffer.write(parts_of(values[0])[1])
         return
     rows = [{**text_fields("key", key), **value_object(value)} for key, value in zip(keys, values, strict=True)]
@@ -206,6 +208,7 @@ def diff(
     with place.area() as area:
         reader = Reader(area)
         if right is None:
+            # Only a branch has uncommitted changes: a tag or a commit here is named as no branch.
             area.branches.get(left)
 
         def page(after: bytes, amount: int) -> Any:

@@ -167,9 +167,6 @@ _OPTIONS: Final = (
 )
 
 
-APPLY: Final = click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")
-
-
 def committer_option(command: Command) -> Command:
     """`--committer`, which is never empty."""
     option: Any = click.option(

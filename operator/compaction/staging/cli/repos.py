@@ -68,6 +68,7 @@ def repo(
 def _create(
     place: StagingPlace, name: str, namespace: str, default_branch: str, committer: str, output: OutputFormat
 ) -> None:
+    # A path without a scheme is a folder of this machine, wherever a later command is run.
     url = namespace if urllib.parse.urlsplit(namespace).scheme else Path(namespace).absolute().as_uri()
     with place.open() as store:
         area = store.create(name, url, committer=committer, default_branch=default_branch)
@@ -79,6 +80,7 @@ def _create(
 
 def _list(place: StagingPlace, output: OutputFormat) -> None:
     with place.open() as store:
+        # A later layout could have repositories that this version does not find: none shown must mean none there.
         store.repositories.check_version()
         rows = [repository_object(item) for item in store.repositories.every()]
     _show_items(rows, COLUMNS, plural(len(rows), "repository", "repositories"), output)

@@ -9,9 +9,8 @@ import click
 
 from compaction.api.text.printing import format_age, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR
-from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, apply_option, emit, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options
-from compaction.staging.cli.options import APPLY
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.cleaning import (
     Dropped,
@@ -101,7 +100,7 @@ _LEFT_OVER: Final = (
 
 @click.command()
 @live_options()
-@APPLY
+@apply_option
 @output_option()
 def sweep(*, place: LivePlace, applying: bool, output: OutputFormat) -> None:
     """Show results that were never swapped in, and old tokens whose grace is over; with --apply delete them.
@@ -113,7 +112,9 @@ def sweep(*, place: LivePlace, applying: bool, output: OutputFormat) -> None:
     Example: compactor staging lakefs sweep --repo example --apply
     """
     with place.kv() as kv:
+        # What is not known is refused before the first write.
         check_layout(kv)
+        # First, because a repository that is named may be gone as well: then theirs are dropped all the same.
         _sweep_deleted(kv, applying=applying)
         live = place.repo(kv)
         if applying:
@@ -149,7 +150,7 @@ def leftover_object(item: MergeLeftover) -> dict[str, Any]:
 def _show_left_over(repository: str, found: list[MergeLeftover], stopped: str, output: OutputFormat) -> None:
     items = [leftover_object(item) for item in found]
     if output is not OutputFormat.TABLE:
-        emit({"dryRun": True, "repository": repository, "items": items, "stopped": stopped}, output)
+        emit({"applied": False, "repository": repository, "items": items, "stopped": stopped}, output)
         return
     if items:
         print_table(items, _LEFT_OVER)
@@ -161,7 +162,12 @@ def _show_left_over(repository: str, found: list[MergeLeftover], stopped: str, o
 
 def _show_ended(found: RecoveredMerge, dropped: Dropped, stopped: str, output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
-        ends: dict[str, Any] = {"discarded": found.discarded, "running": found.running, "waiting": found.waiting}
+        ends: dict[str, Any] = {
+            "applied": True,
+            "discarded": found.discarded,
+            "running": found.running,
+            "waiting": found.waiting,
+        }
         ends |= {"droppedTokens": dropped.tokens, "droppedRows": dropped.rows, "inUse": list(dropped.in_use)}
         emit(ends | {"nextIn": dropped.next_in, "stopped": stopped}, output)
         return

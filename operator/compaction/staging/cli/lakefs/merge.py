@@ -14,9 +14,8 @@ from rich.console import Console
 
 from compaction.api.text.printing import plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, apply_option, emit, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
-from compaction.staging.cli.options import APPLY
 from compaction.staging.errors import StagingStoreError
 from compaction.staging.lakefs.control import MergeStep, TokenMergeSettings
 from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge_branch
@@ -51,7 +50,7 @@ _MERGED: Final = (
 @click.argument("branches", nargs=-1, metavar="[BRANCH]...")
 @live_options()
 @merge_options
-@APPLY
+@apply_option
 @output_option()
 @click.pass_context
 def merge(
@@ -184,7 +183,7 @@ def outcome_object(outcome: TokenMergeOutcome) -> dict[str, Any]:
 
 def _show_plans(items: list[dict[str, Any]], problems: list[str], output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
-        emit({"dryRun": True, "items": items, "problems": problems}, output)
+        emit({"applied": False, "items": items, "problems": problems}, output)
         return
     if items:
         print_table(items, _PLANNED)
@@ -196,7 +195,7 @@ def _show_plans(items: list[dict[str, Any]], problems: list[str], output: Output
 
 def _show_merges(place: LivePlace, items: list[dict[str, Any]], problems: list[str], output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
-        emit({"repository": place.repository, "items": items, "problems": problems}, output)
+        emit({"applied": True, "repository": place.repository, "items": items, "problems": problems}, output)
         return
     if items:
         print_table(items, _MERGED)

@@ -14,11 +14,19 @@ import click
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.api.text.quantities import Duration
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import (
+    OutputColumn,
+    OutputFormat,
+    apply_option,
+    emit,
+    optional_bytes,
+    output_option,
+    print_table,
+)
 from compaction.cli.values import DurationParameter
 from compaction.errors import CompactionError
 from compaction.staging import verifying
-from compaction.staging.cli.options import APPLY, StagingPlace, staging_options
+from compaction.staging.cli.options import StagingPlace, staging_options
 from compaction.staging.compaction import BranchWork, Rewritten, claim, retire, rewrite, swap_base, work_on
 from compaction.staging.errors import BranchClaimedError
 from compaction.staging.flows.area import Area
@@ -173,7 +181,7 @@ COLUMNS: Final = (
 
 
 @click.command()
-@APPLY
+@apply_option
 @click.option(
     "--grace",
     type=DurationParameter(),
@@ -193,6 +201,7 @@ def sweep(*, applying: bool, grace: Duration, place: StagingPlace, output: Outpu
     """
     with place.area() as area:
         if applying:
+            # Before anything is noted: a first look at unused tokens writes since when they are.
             area.repository.check_writable()
             _show_swept(*sweep_all(area, float(grace)), output)
         else:
@@ -222,7 +231,7 @@ def swept_object(tokens: SweptTokens, objects: SweptObjects) -> dict[str, Any]:
 
 def _show_swept(tokens: SweptTokens, objects: SweptObjects, output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
-        emit(swept_object(tokens, objects), output)
+        emit({"applied": True} | swept_object(tokens, objects), output)
         return
     waiting = f"; {plural(objects.unreached, 'object')} of no tree wait for the grace" if objects.unreached else ""
     if tokens.next_in is not None:
@@ -259,7 +268,7 @@ def _found(area: Area, grace: float) -> list[dict[str, Any]]:
 
 def _show_found(rows: list[dict[str, Any]], output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
-        emit({"items": rows}, output)
+        emit({"applied": False, "items": rows}, output)
         return
     if rows:
         print_table(rows, COLUMNS)
