@@ -24,14 +24,15 @@ from compaction.staging.staged.counters import COUNTING
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (
-    "support.depth",
     "support.timing",
     "support.programs",
     "support.parallel",
-    "support.faults.aged",
-    "support.stores.block_index",
-    "support.stores.block_stores",
-    "support.stores.key_values",
+    "support.processes.worker_ports",
+    "support.object_stores",
+    "support.faults.store_faults",
+    "support.blocks.block_stores",
+    "support.blocks.block_commands",
+    "support.staging.staging_repos",
 )
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +25,25 @@ from compaction.api.conditions import (
     set_reconciling,
     set_stalled,
 )
-from compaction.api.enums import ConditionStatus
-from support.cluster.kstatus import KStatus, kstatus
+from compaction.api.enums import (
+    AttemptOutcome,
+    ConditionStatus,
+    ConditionType,
+    JobReason,
+    JobState,
+    PolicyReason,
+    WaitReason,
+)
+from compaction.api.policy.store import STANDING, PolicyStanding, conditions_for, standing_of
+from compaction.blocks.planning.batches import BlockReason
+from compaction.blocks.reasons import BlockJobReason
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.registry import all_kinds, policy_standing
+from compaction.segments.planning.plan import LeftAloneReason
+from compaction.segments.reasons import SegmentReason
+from compaction.segments.scan.find import LogErrorReason
+from compaction.staging.reasons import StagingReason
+from support.cluster.explained import KStatus, Verdict, argo_sync, flux_wait, health, kstatus, kubectl_wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -110,3 +132,119 @@ def test_a_long_message_is_cut_instead_of_refused() -> None:
     conditions = set_ready((), reason="Word", message="x" * 5000, observed_generation=1, now=NOW)
     assert len(conditions[0].message) == 2048
     assert conditions[0].message.endswith("…")
+
+
+# What a reason makes of Ready, Reconciling and Stalled: as docs/resources.md says, and as tools read it.
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "resources.md"
+CELL = r"[ ]*(\w*)[ ]*\|"
+ROW = re.compile(rf"^\| (`[^|]*`) \|{CELL}{CELL}{CELL} .+ \|$", re.MULTILINE)
+
+CONCLUSIONS = {
+    # kstatus, Flux's wait, Argo CD's health, `kubectl wait --for=condition=Ready`
+    PolicyStanding.WORKING: (KStatus.CURRENT, Verdict.PASSES, "Healthy", Verdict.PASSES),
+    PolicyStanding.APPLYING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Progressing", Verdict.WAITS),
+    PolicyStanding.ASKING: (KStatus.IN_PROGRESS, Verdict.WAITS, "Suspended", Verdict.WAITS),
+    PolicyStanding.STALLED: (KStatus.FAILED, Verdict.FAILS, "Degraded", Verdict.WAITS),
+}
+
+REASONS = [*PolicyReason, *(reason for kind in all_kinds() for reason in kind.words.policies)]
+"""Those of the core and of all kinds."""
+
+
+def documented() -> dict[str, tuple[str, str, str]]:
+    """(Ready, Reconciling, Stalled) by reason, from the page; a condition that is absent is empty."""
+    rows: dict[str, tuple[str, str, str]] = {}
+    for row in ROW.finditer(PAGE.read_text(encoding="utf-8")):
+        for reason in re.findall(r"`(\w+)`", row[1]):
+            assert reason not in rows, f"{reason} has two rows"
+            rows[reason] = (row[2], row[3], row[4])
+    return rows
+
+
+def policy_with(reason: str, *, generation: int = 2) -> dict[str, Any]:
+    conditions = conditions_for(
+        (),
+        reason=reason,
+        message="the particulars",
+        observed_generation=2,
+        now=NOW,
+        standing=policy_standing(reason),
+    )
+    status = {"observedGeneration": 2, "conditions": [condition.to_object() for condition in conditions]}
+    return {"metadata": {"generation": generation}, "status": status}
+
+
+def test_every_reason_has_a_standing_and_a_row() -> None:
+    assert set(STANDING) == set(PolicyReason)
+    assert set(documented()) == set(REASONS)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_conditions_are_those_of_the_page(reason: str) -> None:
+    found = {item["type"]: item["status"] for item in policy_with(reason)["status"]["conditions"]}
+    kinds = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
+    assert tuple(found.get(kind, "") for kind in kinds) == documented()[reason]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_tools_conclude_what_the_standing_means(reason: str) -> None:
+    found = policy_with(reason)
+    state, waiting, expected, ready = CONCLUSIONS[policy_standing(reason)]
+    assert (kstatus(found), flux_wait(found), kubectl_wait(found, "Ready")) == (state, waiting, ready)
+    shown = "Suspended" if reason == PolicyReason.SUSPENDED else expected
+    status, message = health(found)
+    assert (status, message) == (shown, f"{reason}: the particulars")
+    outdated = policy_with(reason, generation=3)
+    assert (kstatus(outdated), flux_wait(outdated), argo_sync(health(outdated)[0])) == (
+        KStatus.IN_PROGRESS,
+        Verdict.WAITS,
+        Verdict.WAITS,
+    )
+
+
+@pytest.mark.parametrize("before", PolicyReason)
+@pytest.mark.parametrize("after", PolicyReason)
+def test_a_standing_leaves_nothing_of_the_one_before(before: PolicyReason, after: PolicyReason) -> None:
+    arguments: dict[str, Any] = {"message": "the particulars", "observed_generation": 2, "now": NOW}
+    changed = conditions_for(conditions_for((), reason=before, **arguments), reason=after, **arguments)
+    fresh = conditions_for((), reason=after, **arguments)
+    assert {(item.type, item.status, item.reason) for item in changed} == {
+        (item.type, item.status, item.reason) for item in fresh
+    }
+
+
+def test_only_a_standing_of_its_own_is_ready_and_an_unknown_reason_is_a_store_that_cannot_be_used() -> None:
+    assert standing_of("NoSuchBucket") is PolicyStanding.STALLED
+
+
+# docs/resources.md knows every reason a user can meet, and none that does not exist.
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")
+WORDS: tuple[type[StrEnum], ...] = (
+    PolicyReason,
+    JobReason,
+    WaitReason,
+    LogErrorReason,
+    LeftAloneReason,
+    LeftOutReason,
+    BlockReason,
+    BlockJobReason,
+    SegmentReason,
+    StagingReason,
+    AttemptOutcome,
+    JobState,
+    ConditionType,
+)
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: words.__name__)
+def test_every_word_is_explained(words: type[StrEnum]) -> None:
+    assert [word.value for word in words if f"`{word.value}`" not in TEXT] == []
+
+
+def test_every_reason_explained_exists() -> None:
+    known = {word.value for words in WORDS for word in words}
+    tables = re.findall(r"^\| (`[^|]*`) \|", TEXT, flags=re.MULTILINE)
+    named = {name for cell in tables for name in re.findall(r"`([A-Za-z]+)`", cell)}
+    assert named - known - {"CompactionPolicy", "CompactionJob", "CatalogCompaction"} == set()

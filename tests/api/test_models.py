@@ -10,21 +10,44 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from compaction.api.catalog.catalog import (
+    MAX_PARTICIPANTS,
+    PASSING,
+    STANDING,
+    CatalogCompaction,
+    CatalogCompactionStatus,
+    CatalogReason,
+    ParticipantStatus,
+    standing_of,
+)
+from compaction.api.catalog.reasons import OUTCOMES, Outcome, Reason
 from compaction.api.enums import JobState, LauncherType
 from compaction.api.job.job import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.names import name_stem
+from compaction.api.policy.block_store import BLOCK_REWRITE
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
 from compaction.api.policy.segment_logs import SegmentLogParameters, WhenIndexesMissing
+from compaction.api.policy.store import PolicyStanding
 from compaction.cli.local.policy_file import load_policies
 from compaction.errors import InvalidManifestError
 from support.cluster.manifests import (
     SEGMENT_1,
+    TOKENS,
+    WRONG_BLOCK_JOBS,
+    WRONG_BLOCK_POLICIES,
     WRONG_JOBS,
     WRONG_POLICIES,
+    WRONG_STAGING_JOBS,
+    WRONG_STAGING_POLICIES,
     Wrong,
+    block_job_object,
+    block_policy_object,
     job_object,
     policy_object,
+    staging_job_object,
+    staging_policy_object,
 )
+from support.cluster.orders import ACCEPTED, REFUSED, catalog_object
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -165,3 +188,160 @@ def test_names_of_children_begin_with_the_policy(name: str, stem: str) -> None:
 
 def _as_yaml(document: dict[str, Any]) -> str:
     return yaml.safe_dump(document)
+
+
+# Policies and jobs of block stores: what is taken, what is refused, with the field and the fix.
+
+
+def test_the_smallest_policy_has_all_defaults() -> None:
+    spec = CompactionPolicy.from_object(block_policy_object()).spec
+    assert spec.store.name == "BlockStore"
+    store = spec.store.block_store
+    assert store is not None
+    assert [(level.max_blocks, float(level.max_age), int(level.max_bytes)) for level in store.levels] == [
+        (20, 36.0, 512 << 20),
+        (10, 720.0, 512 << 20),
+        (10, 10_800.0, 512 << 20),
+    ]
+    assert (store.index.key, float(store.span), store.deduplicate, store.retention.default) == (
+        "url",
+        10_800.0,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize("url", ["s3://lake/blocks", "gs://lake", "az://container/a/b", "file:///data/blocks"])
+def test_where_blocks_may_be(url: str) -> None:
+    document = block_policy_object()
+    document["spec"]["store"]["blockStore"]["url"] = url
+    assert CompactionPolicy.from_object(document).to_object()["spec"]["store"]["blockStore"]["url"] == url
+
+
+def test_a_job_of_blocks() -> None:
+    job = CompactionJob.from_object(block_job_object(level=1))
+    assert (job.spec.kind, job.spec.level) == (BLOCK_REWRITE, 1)
+    assert (job.spec.block_parameters.memory_bytes, job.spec.block_parameters.deduplicate_by) == (512 << 20, ())
+    assert CompactionJob.from_object(job.to_object()) == job
+
+
+def test_a_job_is_told_of_the_store_what_it_needs_to_open_it() -> None:
+    document = block_policy_object()
+    document["spec"]["store"]["blockStore"] |= {"credentialsSecretName": "lake", "span": "1h"}
+    store = CompactionPolicy.from_object(document).spec.store.block_store
+    assert store is not None
+    assert store.reference.to_object() == {
+        "url": "s3://lake/blocks",
+        "credentialsSecretName": "lake",
+        "index": {"secretName": "index", "key": "url"},
+    }
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_POLICIES, ids=str)
+def test_a_wrong_policy_of_blocks_is_refused_with_the_field_and_the_fix(wrong: Wrong) -> None:
+    with pytest.raises(InvalidManifestError) as refusal:
+        load_policies(yaml.safe_dump(wrong.applied_to(block_policy_object())), source="policy.yaml")
+    message = str(refusal.value)
+    assert wrong.field in message
+    assert wrong.model_advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_JOBS, ids=str)
+def test_a_wrong_job_of_blocks_is_refused(wrong: Wrong) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CompactionJob.model_validate(wrong.applied_to(block_job_object()))
+    assert any(wrong.model_advice in details["msg"] for details in refusal.value.errors())
+
+
+# Staging areas in the resources: defaults, and what is refused.
+
+
+def test_the_smallest_policy_has_defaults() -> None:
+    store = CompactionPolicy.from_object(staging_policy_object()).spec.store.staging_area
+    assert store is not None
+    assert (store.thresholds.tombstones, store.thresholds.sealed_tokens) == (1000, 10)
+    assert store.lakefs is None
+    assert store.location == "repository lake"
+    assert store.reference.secret_names == ("kv",)
+
+
+def test_a_live_lakefs_is_only_reported_unless_asked_for_more() -> None:
+    document = staging_policy_object()
+    document["spec"]["store"]["stagingArea"]["lakefs"] = {}
+    store = CompactionPolicy.from_object(document).spec.store.staging_area
+    assert store is not None
+    assert store.lakefs is not None
+    assert store.lakefs.dry_run
+
+
+def test_the_target_of_a_job_is_its_branch() -> None:
+    spec = CompactionJob.from_object(staging_job_object()).spec
+    assert spec.target == "lake/main"
+    assert spec.sources.metarange is not None
+    assert spec.sources.metarange.tokens == TOKENS
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_POLICIES, ids=str)
+def test_a_wrong_policy_of_staging_is_refused_with_the_field_and_the_fix(wrong: Wrong) -> None:
+    with pytest.raises(InvalidManifestError) as refusal:
+        load_policies(yaml.safe_dump(wrong.applied_to(staging_policy_object())), source="policy.yaml")
+    message = str(refusal.value)
+    assert wrong.field in message
+    assert wrong.model_advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_JOBS, ids=str)
+def test_a_wrong_job_of_staging_is_refused(wrong: Wrong) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CompactionJob.model_validate(wrong.applied_to(staging_job_object()))
+    assert any(wrong.model_advice in details["msg"] for details in refusal.value.errors())
+
+
+# CatalogCompaction in Python: rules, defaults, bounds of the status, and what each reason means for conditions.
+
+
+@pytest.mark.parametrize(("spec", "advice"), [item[1:] for item in REFUSED], ids=[item[0] for item in REFUSED])
+def test_a_wrong_spec_gets_advice(spec: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CatalogCompaction.from_object(catalog_object(**spec))
+    assert advice in str(refusal.value)
+
+
+@pytest.mark.parametrize("spec", ACCEPTED)
+def test_a_right_spec_survives_the_way_to_the_server_and_back(spec: dict[str, Any]) -> None:
+    found = CatalogCompaction.from_object(catalog_object(**spec))
+    assert CatalogCompaction.from_object(found.to_object()) == found
+
+
+def test_the_secrets_that_a_round_needs() -> None:
+    spec = CatalogCompaction.from_object(catalog_object()).spec
+    assert spec.secret_names == ("etcd", "participants")
+    both = {"participants": {"urls": [{"name": "a", "url": "http://a"}], "token": {"secretName": "etcd"}}}
+    assert CatalogCompaction.from_object(catalog_object(**both)).spec.secret_names == ("etcd",)
+    own = {"participants": both["participants"] | {"token": None, "serviceAccountToken": {"secretName": "authority"}}}
+    own["participants"] = {key: value for key, value in own["participants"].items() if value is not None}
+    assert CatalogCompaction.from_object(catalog_object(**own)).spec.secret_names == ("etcd", "authority")
+
+
+def test_the_status_keeps_its_bounds_whatever_participants_are_called() -> None:
+    many = tuple(ParticipantStatus(name=f"p{n % 150}" + "x" * 1000, reason="Answered") for n in range(300))
+    status = CatalogCompactionStatus(participants=many)
+    assert len(status.participants) == MAX_PARTICIPANTS
+    assert all(len(participant.name) <= 512 for participant in status.participants)
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest", "debt"), [(None, None, 0), (1, None, 0), (4, 5, 0), (5, 5, 0), (1, 6, 4)]
+)
+def test_the_debt_of_a_history(earliest: int | None, latest: int | None, debt: int) -> None:
+    assert CatalogCompactionStatus(earliest_version=earliest, latest_version=latest).debt_versions == debt
+
+
+def test_every_reason_stands_somewhere() -> None:
+    assert set(STANDING) == set(CatalogReason)
+    for reason in Reason:
+        working = standing_of(reason, lasts=True) is PolicyStanding.WORKING
+        assert working == (reason in PASSING)
+        at_once = standing_of(reason, lasts=False) is PolicyStanding.STALLED
+        assert at_once == (reason in ("SecretMissing", "PermissionDenied"))
+    assert all(OUTCOMES[reason] is not Outcome.FAILED for reason in PASSING)

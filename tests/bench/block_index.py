@@ -17,7 +17,7 @@ from compaction.blocks.index.registering import BlockReplacement, register, repl
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import Block
 from compaction.blocks.store import ensure_schema
-from support.stores.block_index import NOON, a_block, output_of
+from support.blocks.block_stores import NOON, a_block, output_of
 from tools.servers.postgres import start_postgres
 
 AT_ONCE = 1000

@@ -19,7 +19,7 @@ from bench.harness import Fact, Workspace
 from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.registration.describe import described
 from compaction.storage.objects.store import open_objects
-from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
+from support.blocks.block_shapes import KEY, SHAPES, Arrangement, generate
 
 BATCH_ROWS = 1 << 16
 BLOCK = "01JD0000000000000000000000"

@@ -24,9 +24,9 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.processes.process import class_archives
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
-from support.stores.block_index import block_id
-from support.stores.block_jobs import claim, job_of, run
-from support.stores.block_shapes import Arrangement, generate
+from support.blocks.block_shapes import Arrangement, generate
+from support.blocks.block_stores import block_id
+from support.blocks.blocks import claim, job_of, run
 
 SHAPE = "few labels"
 FILES = 16

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Fact, Workspace, fitted_exponent
-from support.stores.block_engines import CpuSpentError, Measured, Work, measured
-from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
+from support.blocks.block_engines import CpuSpentError, Measured, Work, measured
+from support.blocks.block_shapes import KEY, SHAPES, Arrangement, generate
 
 ENGINES = ("proved", "duckdb", "polars")
 FILES = 8

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator
 
 from bench.harness import Fact, Sample, Workspace
-from support.stores.block_engines import Work, generate, measured
+from support.blocks.block_engines import Work, generate, measured
 
 RIVALS = ("duckdb", "polars", "spark")
 OURS = ("ours", "known", "verification")

@@ -27,8 +27,8 @@ from compaction.catalogs.model.catalog import EMPTY, Catalog, SharedMap
 from compaction.catalogs.model.descriptors import IndexKind, changed, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.core.collecting import no_collection
-from support.catalogs.immediate_logs import ListLog
-from support.catalogs.worlds import World, column, table
+from support.catalogs.memory_log import ListLog
+from support.catalogs.rounds import World, column, table
 
 TABLES = 200
 COLUMNS = tuple(f"C{number}" for number in range(10))

@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.harness import Fact, Sample, Workspace, in_child, sample
 from compaction.staging.flows.reading import Reader
-from support.stores.staging_bulk import BulkRepo, deletions_of, in_steps, keys_of
+from support.staging.staging_trees import BulkRepo, deletions_of, in_steps, keys_of
 from tools.servers.postgres import start_postgres
 
 LIVE = 200_000

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.harness import Fact, Sample, Workspace, answer_of_child, fitted_exponent, in_child
 from compaction.staging.compaction import staged_changes
-from support.stores.staging_bulk import BulkRepo, deletions_of, in_steps, records_of
+from support.staging.staging_trees import BulkRepo, deletions_of, in_steps, records_of
 
 BRANCH = "changed"
 TOKENS = 4

@@ -19,8 +19,7 @@ from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 from compaction.staging.format.ranges import RangeInfo, write_ranges
 from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.format.table_writer import TableWriter
-from support.stores.plain_tables import read_plain, write_plain
-from support.stores.rocksdb_tables import rocksdb_tables
+from support.staging.staging_tables import read_plain, rocksdb_tables, write_plain
 
 TARGET = 500_000
 """Records per second and core, read and written."""

@@ -20,9 +20,8 @@ from compaction.staging.format.ranges import write_ranges
 from compaction.staging.rewriting.tree import WrittenTree
 from compaction.staging.tree.aligning import fingerprint
 from compaction.staging.tree.applying import merge_changes
-from support.stores.plain_tables import read_plain, write_plain
-from support.stores.rocksdb_tables import rocksdb_tables
-from support.stores.staging_bulk import BulkRepo, deletions_of, in_steps, records_of
+from support.staging.staging_tables import read_plain, rocksdb_tables, write_plain
+from support.staging.staging_trees import BulkRepo, deletions_of, in_steps, records_of
 
 CHANGES = 10_000
 BRANCH = "changed"

@@ -30,7 +30,7 @@ from bench.harness import (
     run_race,
     table,
 )
-from support.depth import at_depth
+from support.timing import at_depth
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PAGE.parents[1] / "tests")}
 FORKING = ("staging_reads", "staging_scale", "staging_trees")

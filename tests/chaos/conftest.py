@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos.aftermath import Logs
-from chaos.outages import Servers
+from chaos.outages import Logs, Servers
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from support.cluster.by_kubectl import Cluster

@@ -20,7 +20,7 @@ from compaction.blocks.index.registering import BlockReplacement, register, repl
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import RowFingerprint
 from compaction.storage.errors import DatabaseError, DatabaseUnavailableError
-from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
+from support.blocks.block_stores import NOON, blocks_of, check, empty_postgres, output_of
 from tools.servers.postgres import PostgresServer
 
 SOURCES = blocks_of(*range(4))
@@ -113,7 +113,7 @@ from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.index.queued import read_queue
 from compaction.blocks.index.live_blocks import live_blocks
 from compaction.blocks.index.registering import BlockReplacement, replace
-from support.stores.block_index import NOON, output_of
+from support.blocks.block_stores import NOON, output_of
 
 def compact(url, seed):
     choose = random.Random(seed)

@@ -15,12 +15,11 @@ from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.blocks.rewriting.rewriter import COMMIT_PATIENCE, BlockAttempt
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.worker.tasks import objects_place
-from support.faults.fault_proxy import Fault, FaultProxy
+from support.blocks.block_stores import check, content, empty_postgres, fill
+from support.blocks.blocks import assert_tidy, claim, job_of, orphans, run, secrets_of
+from support.faults.proxies import Fault, FaultProxy
+from support.object_stores import S3
 from support.processes.worker_ports import FakeLease, ThreadEngine
-from support.stores.block_index import check, empty_postgres
-from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
-from support.stores.block_stores import content, fill
-from support.stores.s3 import S3
 from tools.servers.postgres import PostgresServer
 
 ALL = 1 << 20

@@ -26,11 +26,11 @@ from compaction.staging.store import StagingConnection, StagingStore
 from compaction.storage.adapter import OpenRequest, SenseRequest, StoreAdapter
 from compaction.storage.secrets import GivenSecrets
 from compaction.worker.ports import Assignment
-from support.cluster.staging_manifests import staging_area, staging_policy_object
-from support.faults.fault_proxy import Fault, FaultProxy
+from support.cluster.manifests import staging_area, staging_policy_object
+from support.faults.proxies import Fault, FaultProxy
+from support.object_stores import S3
 from support.processes.worker_ports import FakeLease, ThreadEngine
-from support.stores.s3 import S3
-from support.stores.staging_repos import framed
+from support.staging.staging_repos import framed
 from tools.servers.postgres import PostgresServer
 
 ALL = 1 << 20

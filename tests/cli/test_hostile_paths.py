@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.command_users import exit_code
+from support.cluster.by_kubectl import exit_code
 
 COMMANDS = (
     ("segments", "inspect"),

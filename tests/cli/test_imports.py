@@ -18,7 +18,7 @@ import pytest
 
 from compaction.cli.lazy import pause_collector
 from compaction.cli.main import Compactor, main
-from support.stores.block_commands import BlockCommands
+from support.blocks.block_commands import BlockCommands
 
 RUN = """
 import json, sys

@@ -12,18 +12,17 @@ import pytest
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.segments.directory import fs
 from compaction.staging.store import StagingConnection
-from conformance.core import Core
-from conformance.harness import Harness
+from conformance.harness import Core, Harness
 from conformance.harnesses.blocks import BlockHarness
 from conformance.harnesses.lines import LineHarness
 from conformance.harnesses.segments import SegmentHarness
 from conformance.harnesses.staging import StagingHarness
-from conformance.lines import files
-from conformance.lines.registered import registered
+from conformance.lines import record
+from conformance.lines.kind import registered
+from support.blocks.block_stores import empty_bucket, empty_folder
+from support.object_stores import S3
 from support.processes.worker_ports import ThreadEngine
 from support.programs import needs
-from support.stores.block_stores import empty_bucket, empty_folder
-from support.stores.s3 import S3
 from tools.servers.postgres import PostgresServer
 
 Open = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Harness]]
@@ -87,7 +86,7 @@ HARNESSES: tuple[Any, ...] = (
 @pytest.fixture(params=HARNESSES, ids=lambda item: item.__name__)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
     """An empty store. Deaths are of processes, not of machines: nothing waits for the disk."""
-    for module in (fs, files):
+    for module in (fs, record):
         monkeypatch.setattr(module, "sync", lambda fd: None)
     with request.param(request, tmp_path) as opened:
         yield opened

@@ -13,8 +13,7 @@ from compaction.api.enums import JobReason
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.worker.errors import JobStoppedError, LeaseLostError
-from conformance.core import Core, Job, succeeded
-from conformance.harness import Harness
+from conformance.harness import Core, Fault, Harness, Job, Strike, succeeded
 from support.processes.worker_ports import FakeLease
 
 ALL_CHECKS = 100
@@ -222,3 +221,193 @@ def nothing_changed(core: Core, harness: Harness, job: Job, before: object) -> N
     assert harness.content(1) == before
     assert (harness.replaced(), harness.leftovers()) == (set(), set())
     assert [item.name for item in core.plan()] == [job.name], "its work is still to be done"
+
+
+# One bad source never holds up its siblings, whatever the kind of store.
+
+
+def test_a_damaged_source_is_named_and_its_siblings_are_compacted(core: Core, harness: Harness) -> None:
+    job = core.filled(1)
+    harness.fill(2)
+    before = [harness.content(number) for number in (1, 2)]
+    group = max(core.kind.parts(job.spec).groups, key=len)
+    victim = group[0]
+    repair = harness.damage(job.target, victim)
+    jobs = core.compact()
+    named = [item for _, report in jobs for item in report.skipped]
+    assert {item.source for item in named} == {victim}
+    for item in named:
+        assert item.reason
+        assert victim in item.message
+    done = {(job.target, name) for job, report in jobs if report.receipt for name in report.receipt.sources}
+    siblings = {name for target, name in done if target == job.target}
+    assert bool(siblings) is not harness.indivisible
+    assert siblings <= set(job.sources) - {victim}
+    others = {target for target, _ in done} - {job.target}
+    assert len(others) == 1, "and the other target"
+    assert core.plan() == (), "it is not tried again and again"
+    assert harness.content(2) == before[1]
+    core.sweep_later()
+    place = job.target, victim
+    damaged = core.scan().reading.identity(*place)
+    assert damaged
+    assert {item.identity for item in named} <= {damaged, ""}, "what was found damaged, where the attempt knows it"
+
+    # It is repaired: nothing of it was lost, and nothing of it was merged.
+    repair()
+    assert [harness.content(number) for number in (1, 2)] == before
+    repaired = core.scan(released=frozenset({place})).reading.identity(*place)
+    assert repaired != damaged, "which ends its quarantine"
+    core.quarantined.clear()
+    core.compact()
+    assert [harness.content(number) for number in (1, 2)] == before
+
+
+# What a sweep of every kind of store deletes, and what it does not.
+
+
+def test_what_was_replaced_stays_for_its_grace(core: Core, harness: Harness) -> None:
+    job = core.filled(1)
+    before = harness.content(1)
+    core.claim(job, 1)
+    succeeded(core, job, core.attempt(job, 1))
+    replaced = harness.replaced()
+    assert replaced
+
+    scan = core.scan()
+    assert scan.sweep_in is not None
+    assert 0 < scan.sweep_in <= 3600
+    assert scan.overdue == 0
+    swept = core.sweep()
+    assert (swept.deleted, swept.problems) == (0, ())
+    assert harness.replaced() == replaced
+    assert all(harness.opens(job.target, source) for source in job.sources), "old names stay readable"
+
+    swept = core.sweep_later()
+    assert (swept.deleted, swept.problems) == (len(replaced), ())
+    assert harness.replaced() == set()
+    assert harness.content(1) == before
+    harness.check()
+
+    harness.fill(2)
+    waiting = harness.content(2)
+    assert core.sweep_later().deleted == 0, "nothing more, and nothing of what waits to be compacted"
+    assert (harness.content(1), harness.content(2)) == (before, waiting)
+
+
+def test_leftovers_of_dead_attempts_are_collected_and_those_of_the_current_one_are_not(
+    core: Core, harness: Harness
+) -> None:
+    job, token = dead_halfway(core, harness)
+    left, before = harness.leftovers(), harness.content(1)
+    assert left
+    core.sweep_later((job.name, token))
+    assert harness.leftovers() == left, "the attempt may still commit it"
+    core.claim(job, token + 1)
+    core.sweep_later((job.name, token + 1))
+    assert core.is_tidy(), "the current attempt has not begun"
+    assert harness.content(1) == before
+    succeeded(core, job, core.attempt(job, token + 1))
+    core.sweep_later()
+    assert harness.leftovers() == set()
+    assert harness.content(1) == before
+
+
+def test_leftovers_of_a_job_that_was_given_up_are_collected(core: Core, harness: Harness) -> None:
+    job, _ = dead_halfway(core, harness)
+    before = harness.content(1)
+    core.adapter.retire(job.target, job.name)
+    core.held.clear()
+    core.sweep_later()
+    assert harness.leftovers() == set()
+    assert harness.content(1) == before
+    core.compact()
+    assert harness.content(1) == before
+
+
+def dead_halfway(core: Core, harness: Harness) -> tuple[Job, int]:
+    """The job of target 1, and the token of the attempt that has died and left something."""
+    counted = core.filled(0)
+    core.claim(counted, 1)
+    with harness.struck(None) as undisturbed:
+        succeeded(core, counted, core.attempt(counted, 1))
+    core.sweep_later()
+    harness.fill(1)
+    (job,) = core.plan()
+    for token, strike in enumerate(harness.strikes(undisturbed.calls, Fault.DEATH), start=1):
+        core.claim(job, token)
+        with pytest.raises(harness.death), harness.struck(strike):
+            core.attempt(job, token)
+        if harness.leftovers():
+            return job, token
+    raise AssertionError("no attempt leaves anything")
+
+
+# Death of a worker, and answers that get lost, at every call of an attempt at its store.
+#
+# Whatever the call: readers find the same records before and after; the next attempt, with a larger token, ends the
+# job; and when the coordinator has swept, nothing is left on storage but what readers need.
+
+
+def strikes(core: Core, harness: Harness, fault: Fault) -> list[tuple[int, Strike]]:
+    """The faults, from those of an attempt that nothing happens to, each with the number of a target for it."""
+    job = core.filled(0)
+    core.claim(job, 1)
+    with harness.struck(None) as counted:
+        report = core.attempt(job, 1)
+    succeeded(core, job, report)
+    found = harness.strikes(counted.calls, fault)
+    assert len(found) > 5, "the calls of the store are not those that are counted"
+    return list(enumerate(found, start=1))
+
+
+def test_death_at_every_call(core: Core, harness: Harness) -> None:
+    contents = {}
+    for number, strike in strikes(core, harness, Fault.DEATH):
+        job = core.filled(number)
+        contents[number] = harness.content(number)
+        core.claim(job, 1)
+        with pytest.raises(harness.death), harness.struck(strike):
+            core.attempt(job, 1)
+        assert harness.content(number) == contents[number], f"{strike}: as it was left"
+        harness.check()
+        core.scan()
+        assert harness.content(number) == contents[number], f"{strike}: after a scan"
+        is_finished(core, harness, job, strike)
+        assert harness.content(number) == contents[number], strike
+    is_tidy(core, harness, contents)
+
+
+def test_lost_answer_at_every_call(core: Core, harness: Harness) -> None:
+    contents = {}
+    for number, strike in strikes(core, harness, Fault.LOST):
+        job = core.filled(number)
+        contents[number] = harness.content(number)
+        core.claim(job, 1)
+        with harness.struck(strike):
+            report = core.attempt(job, 1)
+        assert harness.content(number) == contents[number], strike
+        assert core.is_tidy(), strike
+        if report.outcome is not ReportOutcome.SUCCEEDED:
+            assert not harness.survives(strike), strike
+            assert (report.reason, report.charged) == (JobReason.STORE_UNREADABLE, harness.charged), strike
+        is_finished(core, harness, job, strike)
+        assert harness.content(number) == contents[number], strike
+    is_tidy(core, harness, contents)
+
+
+def is_finished(core: Core, harness: Harness, job: Job, strike: Strike) -> None:
+    """What the coordinator and the next worker do ends the job, whether it was committed or not."""
+    assert core.adapter.high_water(job.target, job.name) == 1
+    core.claim(job, 2)
+    report = core.attempt(job, 2)
+    assert report.outcome is ReportOutcome.SUCCEEDED, f"{strike}: {report.message}"
+    succeeded(core, job, report)
+    harness.check()
+
+
+def is_tidy(core: Core, harness: Harness, contents: dict[int, object]) -> None:
+    assert core.plan() == (), "all is done"
+    assert core.sweep_later().problems == ()
+    assert (harness.leftovers(), harness.replaced()) == (set(), set())
+    assert {number: harness.content(number) for number in contents} == contents

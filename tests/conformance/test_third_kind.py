@@ -25,14 +25,12 @@ from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.registry import all_kinds
 from conformance.harnesses.lines import fill
-from conformance.lines.content import content
-from conformance.lines.kind import LINES
-from conformance.lines.registered import registered
-from support.cluster.by_kubectl import Cluster, Object, condition
-from support.cluster.command_users import exit_code
+from conformance.lines.kind import LINES, registered
+from conformance.lines.rewriter import content
+from support.clocks import eventually
+from support.cluster.by_kubectl import Cluster, Object, condition, exit_code
 from support.cluster.control_plane import ControlPlane, with_definitions
 from support.processes.operators import OperatorFleet, OperatorProcess, fleet_in
-from support.time.waiting import eventually
 
 KIND = "conformance.lines.kind:LINES"
 REGISTERED = """
@@ -40,7 +38,7 @@ import sys
 from compaction.cli.main import main
 from compaction.registry import register
 from conformance.lines.kind import LINES
-from conformance.lines.registered import registered
+from conformance.lines.kind import registered
 register(LINES)
 sys.exit(main(sys.argv[1:]))
 """

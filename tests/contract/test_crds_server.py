@@ -11,12 +11,33 @@ import pytest
 import yaml
 
 from compaction.api.base import Timestamp, timestamp_from_epoch
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, ProcessStatus, RequiredTime
+from compaction.api.catalog.reasons import Outcome
 from compaction.api.conditions import set_complete, set_ready
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
+from compaction.blocks.model import place_problem
 from compaction.local.cluster.control_plane import AdminAnswer
-from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
+from support.cluster.manifests import (
+    BLOCK_1,
+    SEGMENT_1,
+    SEGMENT_2,
+    WRONG_BLOCK_JOBS,
+    WRONG_BLOCK_POLICIES,
+    WRONG_JOBS,
+    WRONG_POLICIES,
+    WRONG_STAGING_JOBS,
+    WRONG_STAGING_POLICIES,
+    Wrong,
+    block_job_object,
+    block_policy_object,
+    job_object,
+    policy_object,
+    staging_job_object,
+    staging_policy_object,
+)
+from support.cluster.orders import ACCEPTED, REFUSED, catalog_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -303,3 +324,135 @@ def test_explain_reads_well(kubectl: Any, field: str, sentences: list[str]) -> N
 def test_every_field_is_explained(kubectl: Any) -> None:
     for name in ("cpol", "cjob"):
         assert "<empty>" not in kubectl("explain", name, "--recursive").stdout
+
+
+# CatalogCompaction on a real API server: defaults, refusals, columns, status.
+
+CUT_AT = timestamp_from_epoch(1_750_000_000)
+
+
+@pytest.mark.parametrize(("spec", "advice"), [item[1:] for item in REFUSED], ids=[item[0] for item in REFUSED])
+def test_the_server_refuses_with_the_same_advice(dry_run: DryRun, spec: dict[str, Any], advice: str) -> None:
+    answer = dry_run(catalog_object(**spec))
+    assert answer.status == 422, answer.text
+    assert advice in answer.text
+
+
+@pytest.mark.parametrize("spec", ACCEPTED)
+def test_the_server_fills_in_the_defaults_of_the_models(dry_run: DryRun, spec: dict[str, Any]) -> None:
+    answer = dry_run(catalog_object(**spec))
+    assert answer.ok, answer.text
+    stored = answer.json()
+    assert stored["spec"] == CatalogCompaction.from_object(catalog_object(**spec)).to_object()["spec"]
+    assert stored["status"] == {"observedGeneration": -1}
+
+
+def test_columns_show_who_pins_the_history(kubectl: Any, namespace: str) -> None:
+    kubectl("create", "-f", "-", namespace=namespace, input=json.dumps(catalog_object()))
+    conditions = set_ready((), reason="Transaction", message="waits", observed_generation=1, now=CUT_AT)
+    status = CatalogCompactionStatus(
+        observed_generation=1,
+        conditions=conditions,
+        earliest_version=3,
+        latest_version=9,
+        versions_cut=2,
+        required_time=RequiredTime(value=1, time=CUT_AT, reason="Transaction", participant="orders-2", subject="t"),
+        compaction=ProcessStatus(outcome=Outcome.SKIPPED, reason="Transaction", finished_at=CUT_AT),
+    )
+    patch = json.dumps({"status": status.to_object()})
+    kubectl("patch", "ccat/orders", "--subresource=status", "--type=merge", "-p", patch, namespace=namespace)
+    header, row = kubectl("get", "ccat", namespace=namespace).stdout.splitlines()
+    columns = dict(zip(header.split(), row.split(), strict=False))
+    assert columns["READY"] == "True"
+    assert (columns["REASON"], columns["PIN"], columns["BY"]) == ("Transaction", "Transaction", "orders-2")
+    assert (columns["EARLIEST"], columns["LATEST"]) == ("3", "9")
+    wide = kubectl("get", "catalogcompaction", "-o", "wide", namespace=namespace).stdout
+    assert "waits" in wide
+    assert "orders" in kubectl("get", "compaction", namespace=namespace).stdout
+
+
+# Wrong specs are refused by a real API server with a message that names the field and tells the fix.
+
+
+def refusal(dry_run: DryRun, document: dict[str, Any]) -> str:
+    """The API server's words about a document that it does not take, as kubectl shows them (see test_crds_server)."""
+    answer = dry_run(document)
+    assert answer.status in {400, 422}, f"{answer.status}: {json.dumps(document)}"
+    message: str = answer.json()["message"]
+    return message
+
+
+@pytest.mark.parametrize("wrong", WRONG_POLICIES, ids=str)
+def test_a_wrong_policy(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(policy_object()))
+    assert f"{wrong.field}: " in message or not wrong.field
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_JOBS, ids=str)
+def test_a_wrong_job(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(job_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_POLICIES, ids=str)
+def test_a_wrong_policy_of_a_block_store(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(block_policy_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_BLOCK_JOBS, ids=str)
+def test_a_wrong_job_of_blocks(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(block_job_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        "acme", "x" * 200, "x" * 201, "ü" * 33, "ü" * 33 + "xx", "ü" * 33 + "xxx", ".", "..", "." + "x" * 197,
+        "." + "x" * 198, "a.b" * 66, "a\nb", "b\n", "a\x7fb", "a\u0085b", "a\u202eb", "a\u2028b", "\U0001f600" * 16,
+        "t=1", "日本/x y",
+    ],
+)  # fmt: skip
+def test_a_tenant_is_taken_by_the_server_when_a_path_can_hold_it(dry_run: DryRun, tenant: str) -> None:
+    """One rule, in two languages: CEL here, Python at every other entrance."""
+    document = block_job_object()
+    document["spec"]["sources"]["blocks"] |= {"tenant": tenant, "batch": f"{tenant}/0/L0/{BLOCK_1}"}
+    assert (dry_run(document).status < 300) == (not place_problem(tenant, 0))
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_POLICIES, ids=str)
+def test_a_wrong_policy_of_a_staging_area(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(staging_policy_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+@pytest.mark.parametrize("wrong", WRONG_STAGING_JOBS, ids=str)
+def test_a_wrong_job_of_a_branch(dry_run: DryRun, wrong: Wrong) -> None:
+    message = refusal(dry_run, wrong.applied_to(staging_job_object()))
+    assert f"{wrong.field}: " in message
+    assert wrong.advice in message
+
+
+def test_the_smallest_staging_area_is_taken_with_its_defaults(kubectl: Any, namespace: str) -> None:
+    for document in (staging_policy_object(), staging_job_object()):
+        kubectl("create", "-f", "-", input=json.dumps(document), namespace=namespace)
+    answer = kubectl("get", "cpol", "staging", "-o", "json", namespace=namespace)
+    store = json.loads(answer.stdout)["spec"]["store"]["stagingArea"]
+    assert store["thresholds"] == {"tombstones": 1000, "sealedTokens": 10, "stagedWrites": 1_000_000}
+    assert (store["include"], store["table"], store["kv"]["key"]) == (["*"], "kv", "url")
+    assert "lakefs" not in store
+
+
+def test_the_smallest_ones_are_taken_with_their_defaults(kubectl: Any, namespace: str) -> None:
+    for document in (block_policy_object(), block_job_object()):
+        kubectl("create", "-f", "-", input=json.dumps(document), namespace=namespace)
+    answer = kubectl("get", "cpol", "blocks", "-o", "json", namespace=namespace)
+    store = json.loads(answer.stdout)["spec"]["store"]["blockStore"]
+    assert [level["maxBlocks"] for level in store["levels"]] == [20, 10, 10]
+    assert store["retention"] == {"tenants": []}

@@ -12,9 +12,9 @@ import yaml
 from compaction.kube.client.transport import PODS
 from compaction.kube.launchers.objects import VERBS
 from compaction.kube.replica.preflight import needed_permissions
+from support.clocks import eventually
 from support.cluster.control_plane import ControlPlane
 from support.cluster.manifests import policy_object
-from support.time.waiting import eventually
 
 RBAC = Path(__file__).resolve().parents[2] / "manifests" / "rbac" / "roles.yaml"
 ACCOUNT = "operator-of-the-test"

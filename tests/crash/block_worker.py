@@ -18,9 +18,9 @@ from typing import Any
 from compaction.blocks.rewriting.report import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from crash.mortal_worker import Mortal, attempt
-from support.faults.index_faults import When
+from support.blocks.blocks import job_of
+from support.faults.store_faults import When
 from support.processes.worker_ports import ThreadEngine
-from support.stores.block_jobs import job_of
 
 TESTS = Path(__file__).resolve().parents[1]
 

@@ -18,9 +18,9 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.errors import ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.worker.tasks import objects_place
-from support.faults.index_faults import Death, Fault, Interrupted, When
+from support.blocks.blocks import secrets_of
+from support.faults.store_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
-from support.stores.block_jobs import secrets_of
 
 
 @dataclass

@@ -25,9 +25,9 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
-from support.depth import at_depth
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
-from support.stores.log_promises import conforms
+from support.segments.owned_logs import conforms
+from support.timing import at_depth
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0

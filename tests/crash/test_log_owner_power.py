@@ -22,7 +22,7 @@ from compaction.segments.system import compactions
 from compaction.segments.system.rules import LogRow
 from compaction.segments.system.segments import SegmentView
 from crash import test_log_system_power as power
-from support.depth import at_depth
+from support.timing import at_depth
 
 check = power.check
 

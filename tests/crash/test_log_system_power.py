@@ -29,8 +29,8 @@ from compaction.segments.wal import wal_log
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
-from support.stores.log_promises import History, conforms
-from support.stores.wrong_selections import live_only_above, nothing_hides
+from support.segments.owned_logs import History, conforms
+from support.segments.segment_logs import live_only_above, nothing_hides
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0

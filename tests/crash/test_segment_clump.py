@@ -25,11 +25,11 @@ from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.store import SegmentLogStore
-from support.depth import at_depth
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
-from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps
-from support.stores.ra_owner import RaOwner
-from support.stores.segment_logs import leftovers
+from support.segments.log_owners import KeyValueOwner, live_payloads, under_the_maps
+from support.segments.ra_owner import RaOwner
+from support.segments.segment_logs import leftovers
+from support.timing import at_depth
 
 JOB = "clump-by-hand"
 REQUEST = ClumpOptions(shorter_than=3, min_ranges=2)

@@ -20,9 +20,9 @@ from compaction.segments.errors import LogNotWritableError, SegmentLogError, Sto
 from compaction.segments.planning.plan import LogPlan, plan_log
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from support.depth import at_depth
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
-from support.stores.segment_logs import VARIED_LIMITS, Content, content, leftovers, regular, varied_log
+from support.segments.segment_logs import VARIED_LIMITS, Content, content, leftovers, regular, varied_log
+from support.timing import at_depth
 
 JOB = "policy-0123456789"
 Way = Callable[..., None]

@@ -1,8 +1,8 @@
 """We die at any step of a commit; then somebody else acts; then we recover. Nothing live is lost, whoever it was.
 
-The others: Ra as the log's owner (support/stores/ra_owner.py) with its start, its minor and its major compaction, under
-the same snapshot and under later ones; whoever restores the directory from a copy, wholly or in part, or mounts it
-again.
+The others: Ra as the log's owner (support/segments/ra_owner.py) with its start, its minor and its major compaction,
+under the same snapshot and under later ones; whoever restores the directory from a copy, wholly or in part, or mounts
+it again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
-from support.depth import one_of_each
-from support.faults.interrupted_calls import before_call
-from support.faults.sudden_death import DyingFilesystem, SuddenDeath, points, steps
-from support.stores.ra_owner import RaOwner
-from support.stores.segment_logs import Content, compact_log, content, leftovers
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath, before_call, points, steps
+from support.segments.ra_owner import RaOwner
+from support.segments.segment_logs import Content, compact_log, content, leftovers
+from support.timing import one_of_each
 
 JOB = "job"
 LIMITS = SegmentLimits(max_entries=64, max_bytes=1_000_000)

@@ -22,12 +22,12 @@ from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
 from compaction.segments.system.system import LogSystem
 from compaction.segments.wal.files import wal_files
-from support.depth import at_depth
-from support.processes.logs import follower
-from support.processes.logs.follower import FOLLOWER
-from support.processes.logs.owner import LOGS
-from support.stores.owned_logs import JournalReader, payload
-from support.stores.segment_logs import leftovers
+from support.processes import log_follower
+from support.processes.log_follower import FOLLOWER
+from support.processes.log_owner import LOGS
+from support.segments.owned_logs import JournalReader, payload
+from support.segments.segment_logs import leftovers
+from support.timing import at_depth
 
 WAIT = 240.0
 TESTS = Path(__file__).parents[1]
@@ -182,5 +182,5 @@ def check_all(trio: Trio) -> None:
             assert {entry.index: entry.term for entry in found} == trio.journal.models[name].needed()
         installed = trio.journal.models[FOLLOWER].installed
         assert installed > 0, "nothing was installed, so nothing was tried"
-        follower.check(system.open_log(FOLLOWER), at_least=installed)
+        log_follower.check(system.open_log(FOLLOWER), at_least=installed)
     assert len(wal_files(trio.system)) == 1

@@ -21,9 +21,9 @@ from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.sweep import reachable, sweep_objects, sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import ObjectStorage, open_objects
-from support.depth import one_of_each
-from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When
-from support.stores.staging_repos import DRAFT, SMALL_RANGES, Content, StagingRepo
+from support.faults.store_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, Moment
+from support.staging.staging_repos import DRAFT, SMALL_RANGES, Content, StagingRepo
+from support.timing import one_of_each
 
 GRACE = 100.0
 HEAD: Content = {"a/1": "1", "a/2": "2", "a/3": "3", "b": "4", "c": "5"}
@@ -144,8 +144,8 @@ def points_of(flow: Flow, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=[flow.name for flow in FLOWS])
-@pytest.mark.parametrize("when", When, ids=[when.name.lower() for when in When])
-def test_a_flow_that_ends_at_any_call(flow: Flow, when: When, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", Moment, ids=[when.name.lower() for when in Moment])
+def test_a_flow_that_ends_at_any_call(flow: Flow, when: Moment, tmp_path: Path) -> None:
     points = points_of(flow, tmp_path / "count")
     assert len(points) >= 2
     for at in points:
@@ -165,8 +165,8 @@ def test_a_flow_that_ends_at_any_call(flow: Flow, when: When, tmp_path: Path) ->
         place.close()
 
 
-@pytest.mark.parametrize("when", When, ids=[when.name.lower() for when in When])
-def test_a_sweep_that_ends_at_any_call(when: When, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", Moment, ids=[when.name.lower() for when in Moment])
+def test_a_sweep_that_ends_at_any_call(when: Moment, tmp_path: Path) -> None:
     def prepared(name: str) -> Place:
         folder = tmp_path / name
         folder.mkdir()

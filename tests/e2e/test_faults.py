@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.aftermath import Logs, leader
+from chaos.outages import Logs, leader
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
+from support.clocks import eventually
 from support.cluster.by_kubectl import Cluster, Object
 from support.processes.operators import OperatorFleet
-from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from compaction.segments.generate import corrupt_entry
+from support.clocks import eventually, set_offset
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.manifests import job_object
 from support.processes.operators import OperatorFleet
-from support.time.skewed_clock import set_offset
-from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compaction.segments.generate import Pattern, corrupt_entry
+from support.clocks import eventually
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.processes.operators import OperatorFleet, OperatorProcess
-from support.time.waiting import eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 

@@ -22,7 +22,7 @@ CROWD = "million-files"
 
 def main() -> int:
     """Run the targets one after the other; 1 when any found something."""
-    from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
+    from fuzz.segment_targets import ALLOWED_KIB, memory_of_a_look
     from fuzz.targets import TARGETS
 
     names = [*(target.name for target in TARGETS), CROWD]

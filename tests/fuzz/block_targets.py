@@ -13,7 +13,7 @@ from compaction.blocks.format.thrift import FooterError, decode
 from compaction.blocks.registration.describe import describe
 from compaction.storage.objects.store import open_objects
 from fuzz.target import Target, refusing
-from support.stores.blocks import PATH, ULID, footer_of, parquet, rows, with_footer
+from support.blocks.blocks import PATH, ULID, footer_of, parquet, rows, with_footer
 
 _NESTED: Final = (
     rows(30)

@@ -12,7 +12,7 @@ from compaction.catalogs.errors import CatalogValueError, InapplicableEntryError
 from compaction.catalogs.model.applying import restored, with_entries
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from fuzz.target import Target, check_error, refusing
-from support.catalogs.samples import RELEASES
+from support.catalogs.events import RELEASES
 
 NAME: Final = "catalog.update.7"
 _NEW: Final = RELEASES["3.2.0"]

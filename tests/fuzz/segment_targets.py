@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from compaction.segments.directory import lock
 from compaction.segments.errors import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
 from compaction.segments.format import etf, names
 from compaction.segments.format.segment_file import LogWriter, decode_segment, encode_header, encode_records
+from compaction.segments.generate import generate_log
 from compaction.segments.model import HEADER_BYTES, FileIdentity, segment_name
 from compaction.segments.snapshot.directories import encode_snapshot, read_snapshot_meta
 from compaction.segments.snapshot.live_indexes import (
@@ -287,3 +290,28 @@ SEGMENT_TARGETS: Final = (
     Target("ra-marker", _marker, (_TERMS[1],), _TERM_TOKENS),
     Target("live-set", _live_set, (b"1-5,9,20-30", b"0-18446744073709551615"), (b"-", b",", b"99999999999999999999")),
 )
+
+
+# Very many files in a log's directory, and what a look at it costs.
+
+ALLOWED_KIB = 4096
+_LOOK = """
+import resource, sys
+from pathlib import Path
+from compaction.segments.scan.find import LogFinder
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+(found,) = LogFinder(Path(sys.argv[1]), include=('**',), exclude=()).find()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def memory_of_a_look(root: Path, *, files: int) -> int:
+    """KiB by which a fresh process grows while it finds the one log below `root`, beside whose segments so many empty
+    files lie.
+    """
+    log = root / "log"
+    generate_log(log, segments=4, entries_per_segment=8, payload_bytes=16, sync=False)
+    for number in range(files):
+        os.close(os.open(log / f"{number:07}", os.O_CREAT | os.O_WRONLY))
+    answer = subprocess.run([sys.executable, "-c", _LOOK, str(root)], capture_output=True, check=True)
+    return int(answer.stdout)

@@ -7,14 +7,12 @@ from typing import Final
 from fuzz.block_targets import BLOCK_TARGETS
 from fuzz.catalog_targets import CATALOG_TARGETS
 from fuzz.install_targets import INSTALL_TARGETS
-from fuzz.log_targets import LOG_TARGETS
+from fuzz.log_targets import LOG_TARGETS, WAL_TARGETS
 from fuzz.object_targets import OBJECT_TARGETS
 from fuzz.segment_targets import SEGMENT_TARGETS
 from fuzz.staging_inputs import INPUT_TARGETS
-from fuzz.staging_rows import ROW_TARGETS
-from fuzz.staging_targets import STAGING_TARGETS
+from fuzz.staging_targets import ROW_TARGETS, STAGING_TARGETS
 from fuzz.target import Target
-from fuzz.wal_targets import WAL_TARGETS
 
 TARGETS: Final[tuple[Target, ...]] = (
     *SEGMENT_TARGETS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,3 +62,68 @@ def read_modules() -> list[Module]:
 def read_beside(*roots: Path) -> list[Module]:
     """All modules of packages in no wheel, ordered by path."""
     return [read_module(path, root) for root in roots for path in sorted(root.rglob("*.py"))]
+
+
+# The project's pages as data: links, headings and anchors as a forge renders them.
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
+_LINK = re.compile(r"\]\(<?([^)\s>]+)>?\)")
+_INLINE_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_OUTSIDE = re.compile(r"[a-z][a-z0-9+.-]*:")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One Markdown file; `name` is relative to the checkout."""
+
+    name: str
+    path: Path
+    text: str
+
+    @property
+    def links(self) -> list[str]:
+        """Targets of all links to files and anchors of this repository, in their order."""
+        return [target for target in _LINK.findall(_FENCE.sub("", self.text)) if not _OUTSIDE.match(target)]
+
+    @property
+    def anchors(self) -> set[str]:
+        """What `#...` may name on this page: one per heading, a number behind the second of the same words."""
+        found: dict[str, int] = {}
+        for heading in _HEADING.findall(_FENCE.sub("", self.text)):
+            anchor = anchor_of(heading)
+            found[anchor] = found.get(anchor, -1) + 1
+        return {
+            anchor if number == 0 else f"{anchor}-{number}"
+            for anchor, last in found.items()
+            for number in range(last + 1)
+        }
+
+
+def anchor_of(heading: str) -> str:
+    """`#5-the-life-of-a-job` of `5. The life of a job`, without the `#`."""
+    plain = _INLINE_LINK.sub(r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+def page_at(path: Path) -> Page:
+    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    return Page(str(name), path, path.read_text(encoding="utf-8"))
+
+
+def read_pages() -> list[Page]:
+    """README, the other pages at the root, docs, examples and tests/README, ordered by path."""
+    paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"]
+    paths += (ROOT / "examples").rglob("*.md")
+    return [page_at(path) for path in sorted(paths)]
+
+
+def broken_links(page: Page) -> list[str]:
+    """Links of the page whose file, or whose anchor in it, does not exist."""
+    broken = []
+    for target in page.links:
+        file, _, anchor = target.partition("#")
+        path = (page.path.parent / file).resolve() if file else page.path
+        if not path.exists() or (anchor and (path.suffix != ".md" or anchor not in page_at(path).anchors)):
+            broken.append(target)
+    return broken

@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Container
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from house.english import found_in, of_module, of_page, public
 from house.sources import BESIDE, PACKAGE, ROOT, Module
 
 LONGEST_FUNCTION = 70
@@ -170,3 +172,59 @@ def test_every_decision_is_in_the_index() -> None:
     records = [path.name for path in (ROOT / "docs" / "adr").glob("0*.md")]
     assert len(records) > 10
     assert [name for name in records if f"({name})" not in index] == []
+
+
+# What the package says about itself: its license, and that the license travels with it.
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_license_is_named_and_its_files_exist() -> None:
+    assert PROJECT["license"] == "Apache-2.0"
+    assert PROJECT["license-files"] == ["LICENSE", "NOTICE"]
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert "Apache License, Version 2.0" in (ROOT / "NOTICE").read_text()
+
+
+@pytest.mark.parametrize("recipe", ["Dockerfile", "spark-images/Dockerfile"])
+def test_an_image_is_built_with_the_license_files(recipe: str) -> None:
+    """The package cannot be built without them; .dockerignore keeps out what it does not name."""
+    packaged = [line for line in (ROOT / recipe).read_text().splitlines() if line.startswith("COPY pyproject.toml")]
+    assert [set(PROJECT["license-files"]) <= set(line.split()) for line in packaged] == [True]
+    let_in = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{name}" for name in PROJECT["license-files"]} <= set(let_in)
+
+
+def test_the_repository_has_one_url() -> None:
+    assert list(PROJECT["urls"]) == ["Repository"]
+    assert PROJECT["urls"]["Repository"].startswith("https://")
+
+
+# Public sentences use the words of kubectl, Kueue and cert-manager, not those of a translation.
+
+
+def test_public_sentences_hold_no_banned_word() -> None:
+    texts = list(public())
+    assert len(texts) > 5000, "or the check reads nothing"
+    assert [line for text in texts for line in found_in(text)] == []
+
+
+def test_banned_words_are_found_in_every_form_of_text(tmp_path: Path) -> None:
+    """A docstring, a string of two lines, an f-string; not what stands in backticks or is the name of a page."""
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""Is told\nto nobody."""\n'
+        'raise E(\n    "mend "\n    f"job {one}: gives {two} back "\n    "as far\\n as known")\n'
+        'named = "`told` by docs/adr/0235-a-policy-rests.md: the rest"\n'
+    )
+    found = [line.partition("; write ")[0] for item in of_module(module) for line in found_in(item)]
+    assert sorted(found) == [
+        'module.py:1: "told"',
+        'module.py:2: "nobody"',
+        'module.py:4: "as far as"',
+        'module.py:4: "mend"',
+        'module.py:5: "gives {} back"',
+    ]
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n[The policy](a-policy-rests.md) is\nset\naside.\n")
+    assert [line.partition(";")[0] for line in found_in(of_page(page))] == ['page.md:3: "set aside"']

@@ -265,3 +265,11 @@ def test_walls_stand() -> None:
     answer = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout
     assert ", 0 broken." in answer.stdout
+
+
+# Kopf is known in two places (docs/adr/0301-kopf-beside-our-own-watch.md).
+
+
+def test_two_modules_import_kopf(modules: list[Module]) -> None:
+    importers = [module.name.rpartition(".")[2] for module in modules if "kopf" in module.imports]
+    assert sorted(importers) == ["handlers", "term"]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from house.pages import Page, anchor_of, broken_links, read_pages
-from house.sources import PACKAGE, ROOT, Module
+from house.sources import PACKAGE, ROOT, Module, Page, anchor_of, broken_links, read_pages
 
 PAGES = read_pages()
 RECORDS = [page for page in PAGES if re.match(r"docs/adr/\d{4}-", page.name)]

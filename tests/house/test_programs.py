@@ -13,9 +13,9 @@ import pytest
 
 from compaction.local.errors import BinaryError
 from support import programs
+from support.clocks import eventually
 from support.parallel import TESTS, next_of
 from support.programs import ENDED, PROGRAMS, Builder, Outcomes, Program, build_all, later, needs
-from support.time.waiting import eventually
 
 GO = f"""#!{sys.executable} -I
 import pathlib, sys, time

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from house.sources import ROOT
-from support.processes.family import descendants, still_alive
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.processes.operators import descendants, still_alive
 
 MAKE = """#!/usr/bin/env bash
 # await FILE: another part has made it.

@@ -22,10 +22,9 @@ from compaction.kube.client.api import COMPACTION_JOBS
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.transport import SECRETS
 from kube.own_coordinator import Bench, bench
+from support.blocks.block_stores import content, empty_postgres, fill, fill_units
+from support.blocks.blocks import reference_of, secrets_of
 from support.programs import needs
-from support.stores.block_index import empty_postgres
-from support.stores.block_jobs import reference_of, secrets_of
-from support.stores.block_stores import content, fill, fill_units
 
 pytestmark = pytest.mark.apiserver
 

@@ -31,7 +31,7 @@ from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log
 from compaction.storage.adapter import Sensed, SenseRequest
 from kube.own_coordinator import Bench, bench
-from support.stores.ra_system import killed, running
+from support.segments.ra_owner import killed, running
 
 pytestmark = pytest.mark.apiserver
 

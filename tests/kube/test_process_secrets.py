@@ -17,7 +17,7 @@ from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import REFRESH_SECONDS, ProcessLauncher
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
-from support.time.waiting import eventually
+from support.clocks import eventually
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 POLICY = PolicyKey("ns", "p")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.errors import AlreadyExistsError, ApiUnavailableError, ConflictError, NotFoundError
 from compaction.leases.election import Election, ElectionSettings, ElectionState, make_identity
 from compaction.leases.record import Lease, LeaseRecord
-from support.depth import examples
+from support.timing import examples
 
 SETTINGS = ElectionSettings()
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,9 +13,8 @@ import pytest
 
 from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
-from support.cluster.control_plane import ControlPlane
-from support.cluster.rendered import documents
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.cluster.control_plane import ControlPlane, documents
 from tools.shipped.files import render
 
 #: What an API server makes for itself, some of it a second after it is ready.

@@ -25,11 +25,10 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
 from compaction.local.programs.binaries import Binaries
 from support.catalogs.etcd_members import Members, etcd_members
-from support.cluster.by_kubectl import Cluster
-from support.cluster.command_users import PROGRAMS
-from support.cluster.rendered import MANIFESTS, ROOT
+from support.clocks import eventually
+from support.cluster.by_kubectl import PROGRAMS, Cluster
+from support.cluster.control_plane import MANIFESTS, ROOT
 from support.processes.operators import ACCOUNT, OperatorFleet, fleet_in
-from support.time.waiting import eventually
 from tools.servers.versitygw import free_port
 
 pytestmark = pytest.mark.apiserver

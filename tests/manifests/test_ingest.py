@@ -25,8 +25,7 @@ from compaction.kube.client.api import PODS, ApiClient
 from compaction.kube.client.config import load_connection, static_token
 from compaction.kube.client.tokens import TokenReviewer
 from compaction.staging.cli import serve as staging
-from support.cluster.control_plane import ControlPlane
-from support.cluster.rendered import NAMESPACED, ROOT, with_components
+from support.cluster.control_plane import NAMESPACED, ROOT, ControlPlane, with_components
 
 pytestmark = pytest.mark.apiserver
 

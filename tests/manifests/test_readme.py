@@ -1,7 +1,7 @@
 """The commands of README.md, run as they stand there and in their order; output is compared with what the page shows.
 
 What needs minutes or a kubelet runs elsewhere: `make demo` (tests/local), the images (tests/images), a drill on a store
-of one's own (tests/drill), transcripts of a demo's end.
+of one's own (tests/segments/drill), transcripts of a demo's end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -17,11 +18,45 @@ from typing import Any
 import pytest
 import yaml
 
-from manifests.pages import blocks_of, commands_of, sessions_of
-from support.cluster.command_users import PROGRAMS
-from support.cluster.control_plane import ControlPlane
-from support.cluster.rendered import ROOT
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.cluster.by_kubectl import PROGRAMS
+from support.cluster.control_plane import ROOT, ControlPlane
+
+# Commands in the documentation, so that tests can run them as they stand there.
+
+_CODE = re.compile(r"`([^`]+)`")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The commands of a page in their order, split into words: the lines of its fenced blocks without a language."""
+    return [shlex.split(line, comments=True) for block in blocks_of(page) for line in block]
+
+
+def blocks_of(page: Path) -> list[list[str]]:
+    """The same as written, with comments and pipes, block by block."""
+    blocks = [text for language, text in _FENCE.findall(page.read_text()) if not language]
+    return [[line for line in block.splitlines() if line.strip()] for block in blocks]
+
+
+def script_of(page: Path, words: str) -> str:
+    """The one shell script of a page that has these words: a fenced block in the language `sh`."""
+    (found,) = [text for language, text in _FENCE.findall(page.read_text()) if language == "sh" and words in text]
+    return str(found)
+
+
+def sessions_of(page: Path) -> list[list[str]]:
+    """The typed lines (behind `$`) of the fenced blocks of a page that show a terminal, block by block."""
+    blocks = [text for language, text in _FENCE.findall(page.read_text()) if language == "console"]
+    return [[line[2:] for line in block.splitlines() if line.startswith("$ ")] for block in blocks]
+
+
+def inline_commands_of(page: Path, *programs: str) -> list[str]:
+    """Whole commands in running text: what stands in backticks and begins with one of the programs."""
+    text = _FENCE.sub("", page.read_text())
+    found = [" ".join(code.split()) for code in _CODE.findall(text)]
+    return [code for code in found if code.partition(" ")[0] in programs and " " in code]
+
 
 PAGE = ROOT / "README.md"
 ELSEWHERE = ("make images", "pip install", "kubectl get cpol", "kubectl compaction status", "compactor drill")

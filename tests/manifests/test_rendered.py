@@ -14,15 +14,7 @@ from compaction.api.names import COMPONENT_EXECUTOR, COMPONENT_WORKER, LABEL_COM
 from compaction.kube.client.transport import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
 from node.network_policies import selects
-from support.cluster.rendered import (
-    CLUSTER,
-    MANIFESTS,
-    NAMESPACED,
-    ROOT,
-    documents,
-    names,
-    with_components,
-)
+from support.cluster.control_plane import CLUSTER, MANIFESTS, NAMESPACED, ROOT, documents, names, with_components
 
 Object = dict[str, Any]
 Rendered = Callable[[Path], list[Object]]

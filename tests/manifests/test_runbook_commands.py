@@ -25,13 +25,12 @@ from compaction.segments.generate import generate_log
 from compaction.staging.cli.options import KV_VARIABLE, REPOSITORY_VARIABLE
 from compaction.staging.store import StagingConnection, StagingStore
 from conftest import delete_namespace
-from manifests.pages import blocks_of, inline_commands_of
-from support.cluster.by_kubectl import Cluster
-from support.cluster.catalog_manifests import catalog_object
-from support.cluster.command_users import PROGRAMS, RBAC, Answer, User
+from manifests.test_readme import blocks_of, inline_commands_of
+from support.cluster.by_kubectl import PROGRAMS, ROLES, Answer, Cluster, User
+from support.cluster.control_plane import ROOT
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
-from support.cluster.rendered import ROOT
+from support.cluster.orders import catalog_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -148,7 +147,7 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     namespace = f"runbooks-{secrets.token_hex(4)}"
     control_plane.kubectl("create", "namespace", namespace)
     cluster = Cluster(control_plane, namespace)
-    cluster.kubectl("apply", "-f", str(RBAC))
+    cluster.kubectl("apply", "-f", str(ROLES))
     objects = [policy_object("logs"), catalog_object("orders"), POD, DEPLOYMENT, LEASE]
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
     write_status(cluster, "cpol/logs", STATUS)

@@ -18,10 +18,9 @@ from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.tenants import OF_WORKERS, TenantAttempt, TenantTable, pod
-from manifests.leftovers import everything
-from support.cluster.control_plane import ControlPlane
-from support.cluster.rendered import NAMESPACED
-from support.time.waiting import eventually
+from manifests.test_install import everything
+from support.clocks import eventually
+from support.cluster.control_plane import NAMESPACED, ControlPlane
 
 pytestmark = pytest.mark.apiserver
 

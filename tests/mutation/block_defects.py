@@ -8,7 +8,6 @@ from mutation.defect import Defect
 
 _GUARANTEES: Final = "block-stores.md#guarantees"
 _DELETION: Final = "block-stores.md#deletion-retention-orphans"
-_INDEX: Final = "stores/blocks/index"
 
 BLOCK_DEFECTS: Final = (
     Defect(
@@ -17,7 +16,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/registering.py",
         old="    if job.token != result.token:",
         new="    if job.token < result.token:",
-        killers=(f"{_INDEX}/test_replacing.py::test_only_the_equal_token_commits",),
+        killers=("blocks/index/test_replacing.py::test_only_the_equal_token_commits",),
     ),
     Defect(
         name="index: a source that belongs to another job is replaced",
@@ -25,7 +24,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/registering.py",
         old="row.state != BlockState.LIVE or row.job != result.job:",
         new="row.state != BlockState.LIVE:",
-        killers=(f"{_INDEX}/test_replacing.py::test_a_source_that_was_given_to_another_job_is_not_replaced",),
+        killers=("blocks/index/test_replacing.py::test_a_source_that_was_given_to_another_job_is_not_replaced",),
     ),
     Defect(
         name="index: a commit compares the number of rows, not the rows",
@@ -33,7 +32,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/registering.py",
         old="    if before != after:",
         new="    if before.rows != after.rows:",
-        killers=(f"{_INDEX}/test_replacing.py::test_no_row_is_lost_or_invented",),
+        killers=("blocks/index/test_replacing.py::test_no_row_is_lost_or_invented",),
     ),
     Defect(
         name="index: two jobs claim one block",
@@ -45,7 +44,7 @@ BLOCK_DEFECTS: Final = (
             'job, IndexRefusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")\n'
         ),
         new="",
-        killers=(f"{_INDEX}/test_claims.py",),
+        killers=("blocks/index/test_claims.py",),
     ),
     Defect(
         name="index: a local process takes a job that another one works on",
@@ -53,7 +52,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/claims.py",
         old="        _check_holder(before, job, holder)\n",
         new="",
-        killers=(f"{_INDEX}/test_holders.py",),
+        killers=("blocks/index/test_holders.py",),
     ),
     Defect(
         name="index: two blocks have one path",
@@ -61,7 +60,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/registering.py",
         old="    refuse_used_paths(change, new)\n",
         new="",
-        killers=(f"{_INDEX}/test_registering.py",),
+        killers=("blocks/index/test_registering.py",),
     ),
     Defect(
         name="cleanup: a tombstone is dropped before its object is deleted",
@@ -77,7 +76,7 @@ BLOCK_DEFECTS: Final = (
             "        refused = {path: error.reason for path, error in objects.delete(item.path for item in free)}\n"
             "        gone = [item for item in free if item.path not in refused]\n"
         ),
-        killers=("stores/blocks/sweep/test_cleaning.py", "crash/test_block_cleaning.py"),
+        killers=("blocks/test_sweep.py", "crash/test_block_cleaning.py"),
     ),
     Defect(
         name="cleanup: sources go although what was made of them is missing",
@@ -85,7 +84,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/sweep/cleaning.py",
         old='            return f"is not in the store ({successor.path})"',
         new='            return ""',
-        killers=("stores/blocks/sweep/test_cleaning.py",),
+        killers=("blocks/test_sweep.py",),
     ),
     Defect(
         name="cleanup: files of a table format are deleted",
@@ -93,7 +92,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/sweep/cleaning.py",
         old="for item in batch if item.path in signs}",
         new="for item in batch if item.path in ()}",
-        killers=("stores/blocks/test_owners.py",),
+        killers=("blocks/test_owners.py",),
     ),
     Defect(
         name="orphans: files of a store inside this one are deleted",
@@ -101,7 +100,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/sweep/orphan_collector.py",
         old="    return [orphan for orphan in orphans if orphan.path not in signs]",
         new="    return list(orphans)",
-        killers=("stores/blocks/test_owners.py",),
+        killers=("blocks/test_owners.py",),
     ),
     Defect(
         name="cleanup: a table above the root of the store does not count",
@@ -109,7 +108,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/owners.py",
         old='    return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]',
         new='    return ["/".join(parts[:count]) for count in range(len(parts), len(parts) - 2, -1)]',
-        killers=("stores/blocks/test_owners.py",),
+        killers=("blocks/test_owners.py",),
     ),
     Defect(
         name="registration: a column that only the path holds is lost",
@@ -117,7 +116,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/registration/describe.py",
         old="    lost, instants = lost_columns(path, footer.schema.names, given_up), is_instant",
         new="    lost, instants = {}, is_instant",
-        killers=("ingest/test_registration.py", "cli/blocks/test_register.py"),
+        killers=("blocks/serving/test_registration.py", "blocks/cli/test_register.py"),
     ),
     Defect(
         name="cleanup: an object is deleted before its grace is over",
@@ -125,7 +124,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/tombstones.py",
         old="        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now, ~_HELD)",
         new="        .where(TOMBSTONES.c.not_before <= now, ~_HELD)",
-        killers=("stores/blocks/sweep/test_cleaning.py",),
+        killers=("blocks/test_sweep.py",),
     ),
     Defect(
         name="retention: a block goes when its oldest row is too old",
@@ -133,7 +132,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/index/tombstones.py",
         old="    return (BLOCKS.c.max_time < now - period)",
         new="    return (BLOCKS.c.min_time < now - period)",
-        killers=(f"{_INDEX}/test_retention.py",),
+        killers=("blocks/index/test_deletion.py",),
     ),
     Defect(
         name="orphans: the output of a running attempt is collected",
@@ -141,7 +140,7 @@ BLOCK_DEFECTS: Final = (
         file="blocks/sweep/orphan_collector.py",
         old="(item.token is None or item.token >= tokens[item.job]))",
         new="(item.token is None or item.token > tokens[item.job]))",
-        killers=("stores/blocks/sweep/test_orphan_collector.py",),
+        killers=("blocks/test_sweep.py",),
     ),
     Defect(
         name="proof: what was written is not compared with what was read",
@@ -149,6 +148,6 @@ BLOCK_DEFECTS: Final = (
         file="blocks/fingerprint/proof.py",
         old="    if total != expected:",
         new="    if total.rows != expected.rows:",
-        killers=("stores/blocks/fingerprint/test_verify.py",),
+        killers=("blocks/fingerprint/test_texts.py",),
     ),
 )

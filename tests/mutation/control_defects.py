@@ -53,7 +53,7 @@ CONTROL_DEFECTS: Final = (
         file="leases/record.py",
         old="previous.record == record:",
         new="previous.record.holder == record.holder:",
-        killers=("leases/test_observer.py",),
+        killers=("leases/test_record.py",),
     ),
     Defect(
         name="leases: a worker whose lease ran out has it back after a late renewal",
@@ -61,7 +61,7 @@ CONTROL_DEFECTS: Final = (
         file="worker/attempt.py",
         old='                self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         new='                return f"not renewed for {self.assignment.lease_seconds:g} s"\n',
-        killers=("rewrite/test_held.py",),
+        killers=("worker/test_worker_loop.py",),
     ),
     Defect(
         name="tokens: what the store remembers is overlooked",
@@ -69,7 +69,7 @@ CONTROL_DEFECTS: Final = (
         file="leases/record.py",
         old="for value in (lease_transitions, status_token, high_water) if",
         new="for value in (lease_transitions, status_token) if",
-        killers=("leases/test_tokens.py",),
+        killers=("leases/test_record.py",),
     ),
     Defect(
         name="scheduler: a second job starts on a target that one works on",
@@ -77,7 +77,7 @@ CONTROL_DEFECTS: Final = (
         file="core/planning/scheduler.py",
         old="        if job.target in busy:",
         new="        if job.name in busy:",
-        killers=("planning/test_scheduler.py",),
+        killers=("core/planning/test_scheduler.py",),
     ),
     Defect(
         name="jobs: the report of an attempt that was fenced off counts",
@@ -86,9 +86,9 @@ CONTROL_DEFECTS: Final = (
         old="    if report is None or report.token != token_of(status):",
         new="    if report is None:",
         killers=(
-            "reconcile/test_lifecycle.py",
-            "reconcile/jobs/test_state_machine.py",
-            "reconcile/workers/test_hazards.py",
+            "core/reconcile/test_lifecycle.py",
+            "core/reconcile/test_state_machine.py",
+            "core/reconcile/test_hazards.py",
         ),
     ),
     Defect(
@@ -97,6 +97,6 @@ CONTROL_DEFECTS: Final = (
         file="core/reconcile/jobs/job.py",
         old="    final = at_once or failures >= max_attempts",
         new="    final = at_once or failures > max_attempts",
-        killers=("reconcile/jobs/test_retry.py", "reconcile/test_lifecycle.py"),
+        killers=("core/reconcile/test_retry.py", "core/reconcile/test_lifecycle.py"),
     ),
 )

@@ -9,14 +9,10 @@ from mutation.catalogs.restrictions import RESTRICTION_DEFECTS
 from mutation.catalogs.rounds import ROUND_DEFECTS
 from mutation.control_defects import CONTROL_DEFECTS
 from mutation.segment_defects import SEGMENT_DEFECTS
-from mutation.staging.commits import COMMIT_DEFECTS
-from mutation.staging.compactions import COMPACTION_DEFECTS
-from mutation.staging.formats import FORMAT_DEFECTS
-from mutation.staging.live import LIVE_DEFECTS
-from mutation.staging.policies import POLICY_DEFECTS
-from mutation.staging.reads import READ_DEFECTS
+from mutation.staging.compactions import COMMIT_DEFECTS, COMPACTION_DEFECTS
+from mutation.staging.live import LIVE_DEFECTS, POLICY_DEFECTS
+from mutation.staging.reads import FORMAT_DEFECTS, READ_DEFECTS, WRITE_DEFECTS
 from mutation.staging.sweeps import SWEEP_DEFECTS
-from mutation.staging.writes import WRITE_DEFECTS
 
 DEFECTS: Final = (
     *SEGMENT_DEFECTS,

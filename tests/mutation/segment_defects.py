@@ -10,7 +10,7 @@ _CRASH: Final = "segment-logs.md#at-a-crash"
 _FENCING: Final = "segment-logs.md#fencing"
 _DELETING: Final = "segment-logs.md#deleting"
 _STEPS: Final = "segment-logs.md#what-a-compaction-does"
-_FENCE_AND_SWEEP: Final = "stores/segments/commit/test_fence_and_sweep.py"
+_FENCE_AND_SWEEP: Final = "segments/commit/test_fence_and_sweep.py"
 
 SEGMENT_DEFECTS: Final = (
     Defect(
@@ -47,7 +47,7 @@ SEGMENT_DEFECTS: Final = (
         new="        if self.trusted and known is not None:",
         killers=(
             "crash/test_segment_foreign.py::test_it_ends_below_the_first_name_that_changed",
-            "stores/segments/commit/test_recovery_evidence.py",
+            "segments/commit/test_recovery_evidence.py",
         ),
     ),
     Defect(
@@ -56,7 +56,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/planning/unreferenced.py",
         old="        if name not in stranded and name not in damaged\n",
         new="        if name not in stranded\n",
-        killers=("stores/segments/planning/test_damage.py::test_damage_is_never_dead",),
+        killers=("segments/planning/test_damage.py::test_damage_is_never_dead",),
     ),
     Defect(
         name="plan: segments are dead while live entries are missing",
@@ -64,7 +64,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/planning/unreferenced.py",
         old="    if log.snapshot_index is None or log.missing or torn_newest(log):",
         new="    if log.snapshot_index is None or torn_newest(log):",
-        killers=("stores/segments/planning/test_damage.py",),
+        killers=("segments/planning/test_damage.py",),
     ),
     Defect(
         name="fence: an attempt with an older token commits",
@@ -72,7 +72,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/commit/fence.py",
         old="    if token != claimed:",
         new="    if claimed is None or token > claimed:",
-        killers=(_FENCE_AND_SWEEP, "stores/segments/rewrite/test_compact.py"),
+        killers=(_FENCE_AND_SWEEP, "segments/rewriting/test_compact.py"),
     ),
     Defect(
         name="fence: a token is accepted twice",
@@ -123,7 +123,7 @@ SEGMENT_DEFECTS: Final = (
             '        return LeftAloneSegment(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")\n'
         ),
         new="",
-        killers=("stores/segments/planning/test_plan.py",),
+        killers=("segments/planning/test_plan.py",),
     ),
     Defect(
         name="plan: a job does not say from which version of its log it was made",
@@ -131,7 +131,7 @@ SEGMENT_DEFECTS: Final = (
         file="core/planning/planner.py",
         old="        said = [self.owner_uid, candidate.target, candidate.base_version]",
         new="        said = [self.owner_uid, candidate.target]",
-        killers=("planning/test_planner.py",),
+        killers=("core/planning/test_planner.py",),
     ),
     Defect(
         name="proof: an output is not compared with what was copied",
@@ -139,7 +139,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/rewriting/kernel.py",
         old="    if after.hexdigest() != before.hexdigest():",
         new="    if output.identity != identity:",
-        killers=("stores/segments/scan/test_sense_and_store.py",),
+        killers=("segments/scan/test_sense_and_store.py",),
     ),
     Defect(
         name="proof: the bytes of an output are not those that were written",
@@ -147,7 +147,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/rewriting/kernel.py",
         old="digest == copied.digest and ",
         new="",
-        killers=("stores/segments/rewrite/test_outputs.py",),
+        killers=("segments/rewriting/test_compact.py",),
     ),
     Defect(
         name="proof: an index may point elsewhere than to its payloads",
@@ -155,7 +155,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/rewriting/kernel.py",
         old="_is_gapless(output) and ",
         new="",
-        killers=("stores/segments/rewrite/test_outputs.py",),
+        killers=("segments/rewriting/test_compact.py",),
     ),
     Defect(
         name="recovery: after a clean stop, an end of the write-ahead log that was zeroed is none that was cut",
@@ -163,7 +163,7 @@ SEGMENT_DEFECTS: Final = (
         file="segments/wal/wal_reader.py",
         old="end < before.whole or ",
         new="",
-        killers=("stores/segments/system/test_clean_stop.py",),
+        killers=("segments/system/test_restarts.py",),
     ),
     Defect(
         name="recovery: after a clean stop, a write-ahead log file that is gone is none that was there",
@@ -171,6 +171,6 @@ SEGMENT_DEFECTS: Final = (
         file="segments/system/opening.py",
         old="    for lost in lost_since_stop(directory):\n        raise lost\n",
         new="",
-        killers=("stores/segments/system/test_clean_stop.py",),
+        killers=("segments/system/test_restarts.py",),
     ),
 )

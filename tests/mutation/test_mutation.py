@@ -10,8 +10,7 @@ import pytest
 from mutation.__main__ import main
 from mutation.defect import Defect
 from mutation.defects import DEFECTS
-from mutation.hunt import Found, Verdict
-from mutation.tree import ORIGINAL, Run
+from mutation.hunt import ORIGINAL, Found, Run, Verdict
 
 AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans"} | {
     "registration", "election", "leases", "tokens", "scheduler", "jobs"
@@ -66,12 +65,12 @@ def test_a_survivor_is_told_from_what_was_killed(capsys: pytest.CaptureFixture[s
     """Really run, on a small file; the sources are untouched."""
     path = ORIGINAL / "operator" / "compaction" / TOKENS
     before = path.read_text()
-    text, killers = "    token = max(known, default=0) + 1", ("leases/test_tokens.py",)
+    text, killers = "    token = max(known, default=0) + 1", ("leases/test_record.py",)
     wrong = Defect("wrong", "", TOKENS, text, "    token = max(known, default=0)", killers)
     other = Defect("other", "", TOKENS, text, "    token = 1 + max(known, default=0)", killers)
     assert main([], defects=[wrong, other]) == 1
     said = capsys.readouterr().out
-    assert re.search(r"^wrong: killed by tests/leases/test_tokens.py::\S+ after \d+ s$", said, re.MULTILINE)
-    assert re.search(r"^other: SURVIVED leases/test_tokens.py", said, re.MULTILINE)
+    assert re.search(r"^wrong: killed by tests/leases/test_record.py::\S+ after \d+ s$", said, re.MULTILINE)
+    assert re.search(r"^other: SURVIVED leases/test_record.py", said, re.MULTILINE)
     assert "2 defects: 1 killed, 1 SURVIVED;" in said
     assert path.read_text() == before

@@ -12,7 +12,7 @@ from compaction.local.processes.process import cache_directory
 from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
 from node.private_servers import PrivateServers, private_servers
-from support.depth import DEPTH, Depth
+from support.timing import DEPTH, Depth
 from tools.node.running import RunningNode
 from tools.node.start import start_node
 

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from support.time.waiting import eventually
+from support.clocks import eventually
 from tools.node import places
 from tools.node.places import CGROUPS, NodeLayout
 

@@ -22,8 +22,8 @@ from compaction.kube.client.config import ApiConnection, static_token
 from compaction.kube.client.transport import LEASES, Resource
 from compaction.local.tenants import EDITOR, TenantAttempt, TenantTable, as_root, pod, with_the_node
 from node.on_node import CLAIM, MOUNT, small
+from support.clocks import eventually
 from support.cluster.by_kubectl import Cluster, Object
-from support.time.waiting import eventually
 from tools.node.places import NODE_ADDRESS
 from tools.node.running import RunningNode
 

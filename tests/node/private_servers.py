@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.programs.binaries import find_binaries
-from support.time.waiting import eventually
+from support.clocks import eventually
 from tools.node.places import NODE_ADDRESS
 from tools.node.prepare import Report, ensure_packages
 from tools.node.running import RunningNode

@@ -24,8 +24,8 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.processes.process import cache_directory
 from node.on_node import CLAIM, MOUNT, Installation, give_to_pods, installed, small
 from node.test_blocks import block_stores_allowed
-from support.cluster.told import write_secret
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.cluster.by_kubectl import write_secret
 from tools.node.start import start_node
 
 PATIENCE = 1200.0

@@ -12,10 +12,10 @@ import yaml
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from node.on_node import CLAIM, MOUNT, NAMESPACE, Installation, give_to_pods, small
-from support.cluster.rendered import MANIFESTS
-from support.cluster.told import write_secret
-from support.stores.block_stores import content, fill
-from support.time.waiting import eventually
+from support.blocks.block_stores import content, fill
+from support.clocks import eventually
+from support.cluster.by_kubectl import write_secret
+from support.cluster.control_plane import MANIFESTS
 
 PATIENCE = 300.0
 SECRETS = "/var/run/compaction/secrets"

@@ -16,11 +16,10 @@ import yaml
 
 from node.on_node import NAMESPACE, OPERATOR, Installation
 from node.private_servers import PrivateServers
-from support.cluster.by_kubectl import Object
-from support.cluster.rendered import MANIFESTS
-from support.cluster.told import write_secret
-from support.stores.ingest import SECRET
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.cluster.by_kubectl import Object, write_secret
+from support.cluster.control_plane import MANIFESTS
+from support.endpoints import SECRET
 
 PATIENCE = 300.0
 PARTICIPANTS = ("orders-0", "orders-1")

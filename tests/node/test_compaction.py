@@ -20,9 +20,9 @@ from node.on_node import (
     commands_of,
     type_in,
 )
+from support.clocks import eventually
 from support.cluster.by_kubectl import LogRoot, Object, condition
-from support.depth import at_depth
-from support.time.waiting import eventually
+from support.timing import at_depth
 from tools.images.build import Image, ensure_images
 from tools.node.places import NODE_NAME
 from tools.node.running import full_name, import_archive

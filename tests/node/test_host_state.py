@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.host_state import OTHERS_GO, HostState, of_others, processes_in, traces
-from support.time.waiting import eventually
+from support.clocks import eventually
 from tools.node.places import NodeLayout
 
 NAMES = [field.name for field in fields(HostState)]

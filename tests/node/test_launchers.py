@@ -7,11 +7,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.on_node import NAMESPACE, PATIENCE, Installation, small
-from node.others import other_pod, priority_class
+from node.on_node import NAMESPACE, PATIENCE, Installation, other_pod, priority_class, small
 from node.test_compaction import at_work, await_done, much_to_do
+from support.clocks import eventually
 from support.cluster.by_kubectl import Object
-from support.time.waiting import eventually
 from tools.node.places import NODE_NAME
 
 LITTLE = {"cpu": "100m", "memory": "768Mi"}

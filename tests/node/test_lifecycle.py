@@ -13,10 +13,10 @@ import pytest
 
 from compaction.local.cluster.control_plane import read_state
 from compaction.local.errors import NodeError
-from node.administrator import kubectl
 from node.host_state import HostState, assert_no_trace, look, processes_in
-from support.depth import at_depth
-from support.time.waiting import eventually
+from node.on_node import kubectl
+from support.clocks import eventually
+from support.timing import at_depth
 from tools.node import places
 from tools.node.places import NodeLayout
 from tools.node.running import TOOLS_IMAGE, RunningNode, adopt

@@ -36,11 +36,10 @@ from node.mallory import (
     told,
 )
 from node.on_node import CLAIM, NAMESPACE, OPERATOR, USER, Installation, VolumeLogs, plane_of, volume_object
-from support.cluster.audit import Use, account, uses
+from support.clocks import eventually
 from support.cluster.by_kubectl import Cluster, Object, condition
-from support.cluster.rendered import CLUSTER, MANIFESTS, ROOT
-from support.depth import at_depth
-from support.time.waiting import eventually
+from support.cluster.control_plane import CLUSTER, MANIFESTS, ROOT, Use, account, uses
+from support.timing import at_depth
 
 SYSTEM, PLAIN = "compaction-system", "plain"
 ENFORCED = "pod-security.kubernetes.io/enforce"

@@ -17,8 +17,8 @@ import yaml
 from node.network_policies import TABLE, enforced
 from node.on_node import NAMESPACE, OPERATOR, PATIENCE, Installation, plane_of
 from node.test_compaction import await_done
+from support.clocks import eventually
 from support.cluster.by_kubectl import Object
-from support.time.waiting import eventually
 from tools.node.places import API_ADDRESS, API_PORT, NODE_ADDRESS
 
 ELSEWHERE, MONITORING = "elsewhere", "monitoring"

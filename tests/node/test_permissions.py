@@ -8,7 +8,7 @@ import json
 
 from node.mallory import AGENT
 from node.on_node import NAMESPACE, Installation
-from support.cluster.audit import account, granted, uses
+from support.cluster.control_plane import account, granted, uses
 from tools.node.running import RunningNode
 
 EXECUTORS = "role/compaction-worker-executors"

@@ -12,13 +12,12 @@ import pytest
 import yaml
 
 from compaction.local.cluster.certs import write_private
-from node.on_node import NAMESPACE, PATIENCE, Installation
-from node.others import container_state, other_pod, priority_class
+from node.on_node import NAMESPACE, PATIENCE, Installation, container_state, other_pod, priority_class
 from node.test_compaction import at_work, await_done
 from node.test_launchers import in_bytes, of, without_executors
+from support.clocks import eventually
 from support.cluster.by_kubectl import Object
-from support.depth import at_depth
-from support.time.waiting import eventually
+from support.timing import at_depth
 from tools.node.places import NODE_NAME
 from tools.node.servers import KUBELET
 

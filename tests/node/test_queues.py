@@ -9,13 +9,12 @@ import pytest
 
 from compaction.kube.launchers.pods import QUEUE_LABEL
 from node.kueue import QUEUE, QUOTA, Queue, kueue
-from node.on_node import NAMESPACE, PATIENCE, Installation, deleted
-from node.others import other_pod, priority_class
+from node.on_node import NAMESPACE, PATIENCE, Installation, deleted, other_pod, priority_class
 from node.test_compaction import await_done, much_to_do
 from node.test_launchers import of, pending, without_executors
+from support.clocks import eventually
 from support.cluster.by_kubectl import Object
-from support.depth import at_depth
-from support.time.waiting import eventually
+from support.timing import at_depth
 
 GATE = "kueue.x-k8s.io/admission"
 

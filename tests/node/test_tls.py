@@ -13,8 +13,8 @@ import pytest
 from node.on_node import Installation, small
 from node.private_servers import PrivateServers
 from node.test_blocks import block_stores_allowed, succeeded
-from support.cluster.told import write_secret
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.cluster.by_kubectl import write_secret
 
 PATIENCE = 300.0
 WORKERS = {"max": 1, "slots": 1, "idleSeconds": 5, "launcher": "pod", "driver": small()}
@@ -22,7 +22,7 @@ WORKERS |= {"executor": small() | {"instances": 1, "cores": 1}}
 
 OPEN_BLOCKS = """
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from support.stores.block_stores import content, fill
+from support.blocks.block_stores import content, fill
 store = BlockStore.open(BlockStoreConnection(
     url, index, options | {"root_certificate": trust}, authorities=trust))
 """
@@ -30,7 +30,7 @@ OPEN_AREA = """
 from compaction.staging.flows.reading import Reader
 from compaction.staging.flows.writing import Writer
 from compaction.staging.store import StagingConnection, StagingStore
-from support.stores.staging_repos import framed, text_of
+from support.staging.staging_repos import framed, text_of
 store = StagingStore.open(StagingConnection(kv, options=options | {"root_certificate": trust}, authorities=trust))
 """
 SHOWN = """

@@ -6,10 +6,9 @@ import argparse
 import sys
 import time
 
-from simulation.many import run_many, workers
+from simulation.many import run_many, shrink, told, workers
 from simulation.mutations import MUTATIONS
 from simulation.remembered import remember
-from simulation.shrink import shrink, told
 from simulation.world import Outcome, simulate
 
 

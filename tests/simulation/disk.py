@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from compaction.segments.commit import fence
 from compaction.segments.directory import fs, lock
-from simulation.faults import Faults
 from simulation.processes import EPOCH, PROCESS, Process, give_way
+from simulation.schedule import Faults
 from support.faults.sudden_death import MUTATING, DyingFilesystem, SuddenDeath
 
 ODDS = {"death-before": 0.0025, "death-after": 0.0025, "stall": 0.003, "full": 0.001}

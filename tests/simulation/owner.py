@@ -1,6 +1,6 @@
 """The owner of the simulated logs: Ra, which knows nothing of the compactor, and may be started at any moment.
 
-It appends, takes a snapshot under which less is live, and compacts by its own rules (`support.stores.ra_owner`): now
+It appends, takes a snapshot under which less is live, and compacts by its own rules (`support.segments.ra_owner`): now
 and then, and with good odds soon after a process of ours has died at a system call on that log, before anybody has
 recovered it. The one moment that it must not use lies between our last look at a name and the call that replaces it;
 docs/segment-logs.md says so.
@@ -21,7 +21,7 @@ from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import find_snapshots, write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from simulation.invariants import LogBook, readable
-from support.stores.ra_owner import RaOwner
+from support.segments.ra_owner import RaOwner
 
 if TYPE_CHECKING:
     from simulation.world import SimulatedSystem

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import greenlet
 
+from support.clocks import VirtualTimeLoop
 from support.faults.sudden_death import SuddenDeath
-from support.time.virtual_time import VirtualTimeLoop
 
 T = TypeVar("T")
 TIMER = 1e-4

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from simulation.invariants import Invariant
-from simulation.many import Summary, summaries, workers
+from simulation.many import Summary, ddmin, shrink, summaries, told, workers
 from simulation.mutations import MUTATIONS
 from simulation.remembered import every_seed, finders, recall
-from simulation.shrink import ddmin, shrink, told
 from simulation.world import simulate
-from support.depth import SCHEDULES, schedules
+from support.timing import SCHEDULES, schedules
 
 
 @pytest.fixture(scope="module")

@@ -35,15 +35,13 @@ from compaction.registry import kind_named
 from compaction.segments.format.names import job_key
 from compaction.segments.generate import corrupt_entry, generate_log
 from simulation.api_server import ApiServer, Change, Obj
-from simulation.clocks import Numbers, simulated_time
 from simulation.coordinator import Candidate, replica
 from simulation.disk import Disk
-from simulation.faults import Faults
 from simulation.invariants import ApiWatch, Invariant, StoreWatch, leaders, leftovers, unfinished
-from simulation.network import Network
+from simulation.network import Network, Numbers, simulated_time
 from simulation.owner import Owner
 from simulation.processes import EPOCH, PROCESS, Answer, Process, SimulationLoop
-from simulation.schedule import happenings, run_happening
+from simulation.schedule import Faults, happenings, run_happening
 from simulation.workers import Machine
 
 OPEN_ADAPTER = kind_named("SegmentLogs").doors.adapter.open()

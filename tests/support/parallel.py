@@ -29,21 +29,21 @@ _SCRATCH = pytest.StashKey[Path]()
 
 # Each of these takes minutes: the first half waits for servers and clocks, the second half computes. Workers take a
 # file of each in turn, so that the cores are busy while others wait, and what is short fills the gaps at the end.
-WAITING = ("local/demo", "e2e", "chaos", "manifests", "local", "drill", "kube", "cli", "examples")
-COMPUTING = ("simulation", "conformance", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
+WAITING = ("demos", "e2e", "chaos", "manifests", "local", "segments/drill", "kube", "cli", "examples")
+COMPUTING = ("simulation", "conformance", "crash", "blocks", "worker", "bench", "fuzz", "contract")
 
 # Files that share a Spark application, or an API server to which another test adds what takes it long; and those that
 # read all modules of the package.
 TOGETHER = {
     "the sources of the package": (
         "house/test_house_rules.py",
-        "house/test_kopf.py",
+        "house/test_layers.py",
         "house/test_layers.py",
         "house/test_pages.py",
         "house/test_seam.py",
-        "local/images/test_contents.py",
+        "tools/images/test_contents.py",
     ),
-    "a Spark application": ("rewrite/spark/test_blocks.py", "rewrite/spark/test_engine.py"),
+    "a Spark application": ("worker/spark/test_blocks.py", "worker/spark/test_engine.py"),
     "definitions of Spark operators": (
         "kube/launchers/test_applications.py",
         "kube/launchers/test_hazard_rows.py",

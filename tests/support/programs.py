@@ -28,7 +28,7 @@ import pytest
 
 from compaction.local.errors import BinaryError
 from compaction.local.processes.process import GUARD, ProcessId, exclusive
-from support.cluster.prometheus_operator import ensure_definitions, find_definitions
+from support.pinned_modules import ensure_definitions, find_definitions
 from tools.promtool import ensure_promtool, find_promtool
 from tools.servers.versitygw import ensure_versitygw, find_versitygw
 
@@ -276,6 +276,27 @@ def versitygw_program() -> Path:
 @pytest.fixture(scope="session")
 def promtool_program() -> Path:
     return ensure_promtool(report=print)
+
+
+# A machine of one's own for the search for programs: small fake programs in temporary directories, no PATH of the
+# host.
+
+Programs = Callable[..., Path]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    """`programs("folder", "etcd", ...)` makes a directory with executable files of these names."""
+
+    def make(folder: str, *names: str) -> Path:
+        directory = tmp_path / folder
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (directory / name).write_text("#!/bin/sh\nexit 0\n")
+            (directory / name).chmod(0o755)
+        return directory
+
+    return make
 
 
 if __name__ == "__main__":

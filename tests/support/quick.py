@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 
 from house.sources import ROOT, imports_of
-from support.budget import APART, COSTS, Costs
+from support.timing import APART, COSTS, Costs
 
 PROCESSES: Final = 2
 SECONDS: Final = 120.0

@@ -8,21 +8,128 @@ work of the machine is waiting: look there first.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
 import resource
 import subprocess
 import time
+import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Final, Self, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from support.budget import ALLOWED, MINUTES, Costs, costs_of, read_budget
+# What the tests may cost, and what they did cost: `tests/budget.toml` and `tests/costs.json`.
+#
+# The budget gives each area of the tests CPU seconds; all of them together are those of `make test`. A run with
+# `--costs` records what each area took. An area that took more than `ALLOWED` times its budget takes no further test
+# until it is cheaper: `make check` says so, with what is slowest there (house/test_budget.py).
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+BUDGET: Final = TESTS / "budget.toml"
+COSTS: Final = TESTS / "costs.json"
+MINUTES: Final = 26
+"""CPU minutes of `make test`, collecting and servers that tests share included. What is saved is taken from here and
+from the areas, and never given back.
+"""
+ALLOWED: Final = 1.3
+"""The same code takes a fifth more or less CPU, by what else the machine does."""
+NAMED: Final = 3
+APART: Final = ("node", "images")
+"""Tests that `make test` does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AreaCost:
+    """`functions`: how many test functions, parameters not counted. `cpu`: seconds. `slowest`: ids of tests."""
+
+    functions: int
+    cpu: float
+    slowest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A recorded run: by area, and seconds (those of the clock) by file, relative to the folder of the tests."""
+
+    minutes: float
+    cpu_minutes: float
+    areas: Mapping[str, AreaCost]
+    files: Mapping[str, float]
+
+    @classmethod
+    def read(cls, path: Path = COSTS) -> Self:
+        found = json.loads(path.read_text())
+        areas = {name: AreaCost(**item | {"slowest": tuple(item["slowest"])}) for name, item in found["areas"].items()}
+        return cls(found["minutes"], found["cpu_minutes"], areas, found["files"])
+
+    def write(self, path: Path = COSTS) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_budget(path: Path = BUDGET) -> dict[str, float]:
+    """CPU seconds by area: a folder, or several that have no area of their own."""
+    seconds: dict[str, float] = tomllib.loads(path.read_text())["cpu_seconds"]
+    return seconds
+
+
+def area_of(file: str, areas: Iterable[str]) -> str:
+    """The longest area that a file, relative to the folder of the tests, is in; nothing when it is in none."""
+    return max((area for area in areas if file.startswith(f"{area}/")), key=len, default="")
+
+
+def costs_of(tests: Mapping[str, tuple[float, float]], areas: Iterable[str], *, wall: float, cpu: float) -> Costs:
+    """Of a run: seconds of the clock and of the CPU by id of a test, `wall` and `cpu` seconds in all."""
+    files: defaultdict[str, float] = defaultdict(float)
+    by_area: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, (took, seconds) in tests.items():
+        file = name.partition("::")[0].removeprefix("tests/")
+        files[file] += took
+        by_area[area_of(file, areas)][name.removeprefix("tests/")] = seconds
+    made = {
+        area: AreaCost(
+            len({name.partition("[")[0] for name in inside}),
+            round(sum(inside.values()), 1),
+            tuple(sorted(inside, key=lambda name: -inside[name])[:NAMED]),
+        )
+        for area, inside in sorted(by_area.items())
+    }
+    return Costs(
+        round(wall / 60, 1), round(cpu / 60, 1), made, {name: round(item, 1) for name, item in sorted(files.items())}
+    )
+
+
+def functions_now(areas: Iterable[str]) -> Counter[str]:
+    """Test functions by area, as the sources have them."""
+    found: Counter[str] = Counter()
+    for path in sorted(TESTS.rglob("test_*.py")):
+        file = path.relative_to(TESTS).as_posix()
+        if file.partition("/")[0] not in APART:
+            nodes = ast.walk(ast.parse(path.read_text()))
+            found[area_of(file, areas)] += sum(
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+                for node in nodes
+            )
+    return found
+
+
+def overdrawn(budget: Mapping[str, float], costs: Costs, functions: Mapping[str, int]) -> list[str]:
+    """Areas above their budget that have more tests than when that was measured, each in a sentence."""
+    return [
+        f"tests/{area} took {cost.cpu:.0f} CPU seconds of {budget.get(area, 0.0):.0f} and has "
+        f"{functions.get(area, 0) - cost.functions} more tests since: make room first, such as in "
+        + ", ".join(cost.slowest)
+        for area, cost in costs.areas.items()
+        if cost.cpu > ALLOWED * budget.get(area, 0.0) and functions.get(area, 0) > cost.functions
+    ]
+
 
 CPU, FIXTURES, PROGRAMS = "cpu_seconds", "fixtures", "programs"
 SLOWEST = 20
@@ -222,3 +329,85 @@ def pytest_configure(config: pytest.Config) -> None:
     timing = Timing(config)
     config.pluginmanager.register(timing, "timing")
     timing.count_programs()
+
+
+# How deep the tests go: short as in `make test`, or deep as in `make test-deep`, which a release runs.
+#
+# Nothing is left out of a short run: every test is in it, every kind of crash point, every defect that the simulator
+# must find. It tries fewer examples of each, and the same ones in every run, so the same code gets the same verdict.
+# A deep run tries all, and other examples each time.
+#
+# The variable of the environment is read when this module is imported, since settings of Hypothesis are made then;
+# whatever the tests start, workers of pytest-xdist too, inherits it.
+
+VARIABLE: Final = "COMPACTION_TEST_DEPTH"
+T = TypeVar("T")
+
+
+class Depth(StrEnum):
+    """How much of each test is tried."""
+
+    SHORT = "short"
+    DEEP = "deep"
+
+
+DEPTH: Final = Depth(os.environ.get(VARIABLE) or Depth.SHORT)
+SHARE: Final = 4
+"""A short run tries one of so many examples of Hypothesis."""
+FEWEST: Final = 8
+"""And never fewer than this, where a deep run tries more."""
+SCHEDULES: Final = 2000
+"""So many schedules of the simulator make a deep run."""
+
+
+def at_depth(*, short: T, deep: T) -> T:
+    """One of the two, by the depth of this run."""
+    return deep if DEPTH is Depth.DEEP else short
+
+
+def examples(deep: int) -> int:
+    """How many examples Hypothesis tries of a property for which a deep run tries `deep`."""
+    return at_depth(short=min(deep, max(FEWEST, deep // SHARE)), deep=deep)
+
+
+def seeds(deep: int) -> range:
+    """Seeds of histories that chance makes, where a deep run lives through `deep`."""
+    return range(at_depth(short=-(-deep // SHARE), deep=deep))
+
+
+def schedules() -> int:
+    """How many schedules of the simulator run."""
+    return at_depth(short=SCHEDULES // 32, deep=SCHEDULES)
+
+
+def one_of_each(points: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
+    """All points in a deep run; in a short one the last of each kind, where most has happened already."""
+    found = list(points)
+    return at_depth(short=list({kind(point): point for point in found}.values()), deep=found)
+
+
+def each_call(calls: Sequence[str]) -> list[int]:
+    """Numbers of all calls in a deep run; in a short one each call after each other once."""
+    return one_of_each(range(len(calls)), lambda number: tuple(calls[max(number - 1, 0) : number + 1]))
+
+
+# A loaded machine must not fail a test: no example has a deadline, and slow ones are no fault.
+_UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(Depth.SHORT, _UNHURRIED, max_examples=examples(100), derandomize=True)
+settings.register_profile(Depth.DEEP, _UNHURRIED, max_examples=100, derandomize=False)
+settings.load_profile(DEPTH)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The run says at its end how deep it went."""
+    terminalreporter.write_line(f"depth: {described()}")
+
+
+def described() -> str:
+    """The depth of this run in a sentence."""
+    if DEPTH is Depth.DEEP:
+        return f"deep: all examples of Hypothesis, {schedules()} schedules of the simulator, every crash point"
+    return (
+        f"short: one in {SHARE} of the examples of Hypothesis, the same in each run, {schedules()} schedules of the "
+        "simulator, one crash point of each kind; `make test-deep` tries all"
+    )

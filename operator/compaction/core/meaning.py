@@ -48,7 +48,7 @@ FATES: Final[Mapping[str, Fate]] = MappingProxyType(
 # The meaning of a reason to a person: a sentence, what the operator does next, and what a user can do.
 #
 # The reasons themselves are closed sets elsewhere (api/enums.py, core/planning/candidates.py, the wings); here each
-# gets its words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the
+# gets its words, and tests/core/explain checks that none is without. docs/resources.md is the dictionary, these are the
 # sentences of `kubectl compaction why`.
 
 

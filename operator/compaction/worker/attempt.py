@@ -203,7 +203,7 @@ Inbox = queue.SimpleQueue[JobAssigned | JobEnded | AttemptFinished]
 # the driver: its rate is what the running attempts are granted together now (a renewal of a lease may raise that). A
 # task asks over the network, for a twentieth of a second at least, and waits by itself.
 #
-# Invariants (tests/rewrite/test_budget.py): what was allowed never exceeds the rate times the time, and while any
+# Invariants (tests/worker/test_tasks.py): what was allowed never exceeds the rate times the time, and while any
 # task asks, nothing of the rate is left unused.
 
 _QUESTION: Final = struct.Struct("!32sQ")

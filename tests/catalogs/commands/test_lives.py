@@ -18,7 +18,7 @@ from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.applying import applied, restored
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.descriptors import ColumnType, IndexStatus, ViewKind, hybrid
-from support.catalogs.worlds import World, column, table
+from support.catalogs.rounds import World, column, table
 
 
 def kinds(entries: tuple[model.Entry, ...]) -> list[str]:

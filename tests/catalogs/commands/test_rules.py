@@ -31,7 +31,7 @@ from compaction.catalogs.model.descriptors import (
     ViewKind,
 )
 from compaction.catalogs.model.entries import NewColumnsEntry, VersionedUpdate
-from support.catalogs.worlds import INT, World, column, table
+from support.catalogs.rounds import INT, World, column, table
 
 COLUMNS = (column("ID", False), column("V"))
 KEY = PrimaryKey(("ID",))

@@ -25,14 +25,15 @@ from support.catalogs.rounds import (
     NOW,
     Story,
     all_on,
+    column,
     cut_to,
     decided,
     partitions,
     report,
     round_of,
     stopped,
+    table,
 )
-from support.catalogs.worlds import column, table
 
 
 def told() -> tuple[Story, Catalog, Catalog, Catalog]:

@@ -14,9 +14,9 @@ from compaction.catalogs.log.etcd.wire import Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import Renewal, SnapshotOutcome
 from support.catalogs.etcd_members import EtcdStore
+from support.catalogs.log_writers import Loss, LossyClient
 from support.catalogs.logs import at, fill, snapshot, update, versions
-from support.catalogs.lossy import Loss, LossyClient
-from support.depth import examples
+from support.timing import examples
 
 NONE, REQUEST, ANSWER, TWICE = Loss.NONE, Loss.REQUEST, Loss.ANSWER, Loss.TWICE
 

@@ -19,7 +19,7 @@ from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from support.catalogs.etcd_members import QUICK, EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, writing
 from support.catalogs.logs import Collector, at, fill, snapshot, until, update, versions, watched
-from support.faults.tcp_proxy import Network, TcpProxy
+from support.faults.proxies import Network, TcpProxy
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from compaction.catalogs.model.entries import (
 )
 from support.catalogs.etcd_members import EtcdStore, etcd_members
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
-from support.time.waiting import PATIENCE_SECONDS
+from support.clocks import PATIENCE_SECONDS
 
 SAVED, NOT_NEWER, FENCED = SnapshotOutcome.SAVED, SnapshotOutcome.NOT_NEWER, SnapshotOutcome.FENCED
 
@@ -462,7 +462,7 @@ def test_an_update_that_is_too_large_is_refused(store: Store) -> None:
 
 
 def test_a_snapshot_that_is_too_large_is_refused(store: Store) -> None:
-    from support.catalogs.large import large_snapshot
+    from support.catalogs.events import large_snapshot
 
     log = store.open()
     fill(log, 2)

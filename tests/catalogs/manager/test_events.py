@@ -26,9 +26,9 @@ from compaction.catalogs.manager.events import (
     ZoneCreated,
 )
 from compaction.catalogs.model.descriptors import ColumnType, IndexKind, ViewKind, later
-from support.catalogs.immediate_logs import ListLog
-from support.catalogs.managers import Stage, stage
-from support.catalogs.worlds import column, table
+from support.catalogs.logs import Stage, stage
+from support.catalogs.memory_log import ListLog
+from support.catalogs.rounds import column, table
 
 KINDS: list[tuple[CatalogCommand, list[str]]] = [
     (table("T", "A"), ["ZONE_CREATE", "SET_DEFAULT_ZONE", "TABLE_CREATE", "INDEX_CREATE"]),

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from catalogs.simulation.network import START
-from catalogs.simulation.users import User
+from catalogs.simulation.users import START, User
 from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.observations import (
     Ask,

@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.simulation.world import simulate
 from compaction.api.catalog.reasons import Reason
-from support.depth import DEPTH, Depth
+from support.timing import DEPTH, Depth
 
 SEEDS = range(40 if DEPTH is Depth.DEEP else 8)
 

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
-from catalogs.simulation.users import AVAILABILITY, PARTITIONS, SKEW, UPDATE, User
+from catalogs.simulation.users import (
+    AVAILABILITY,
+    PARTITIONS,
+    SKEW,
+    START,
+    UPDATE,
+    Network,
+    Schedule,
+    SkewedClock,
+    User,
+)
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
 from compaction.catalogs.commands.command import CatalogCommand, batch
@@ -32,8 +41,8 @@ from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import IndexStatus, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.memory_log import MemoryUpdateLog
-from support.catalogs.worlds import column, table
-from support.cluster.catalog_manifests import catalog_object
+from support.catalogs.rounds import column, table
+from support.cluster.orders import catalog_object
 
 DELAY = 2_000
 """Milliseconds from the writing of a version to its activation. Participants know it sooner, also by a clock that is

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster.by_kubectl import Cluster
-from support.cluster.command_users import User, make_user
+from support.cluster.by_kubectl import Cluster, User, make_user
 
 
 @pytest.fixture

@@ -7,24 +7,28 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from compaction.api.base import OwnerReference
 from compaction.api.catalog.catalog import CatalogReason
 from compaction.api.catalog.reasons import Reason
+from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.catalogs.explaining import CATALOG_WORDS
+from compaction.cli.cluster.quarantine import what_follows
+from compaction.cli.cluster.status_view import fleet_row, policy_data, show_policy
+from compaction.cli.main import main
+from compaction.core.explain.explanation import Coordination, Leadership
 from compaction.core.meaning import Names
-from support.cluster.by_kubectl import Cluster
-from support.cluster.catalog_manifests import catalog_object
-from support.cluster.command_users import User, columns_of
-from support.cluster.explained import condition
+from support.cluster.by_kubectl import Cluster, User, ago, columns_of, coordinator_lease, make, write_status
+from support.cluster.explained import NOW, condition, job_with, policy_with
+from support.cluster.explained import ago as status_view_ago
 from support.cluster.manifests import job_object, policy_object
-from support.cluster.written import ago, coordinator_lease, make, write_status
-
-pytestmark = pytest.mark.apiserver
+from support.cluster.orders import catalog_object
 
 
 def pinned() -> dict[str, Any]:
@@ -86,6 +90,7 @@ def catalog(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.mark.apiserver
 def test_status_lists_catalogs_beside_policies(catalog: Cluster, editor: User) -> None:
     (row,) = columns_of(editor.prints("status"))
     assert row.pop("NEXT").startswith("round in ")
@@ -117,6 +122,7 @@ def without_ages(text: str) -> str:
     return re.sub(r"\b(\d+[smhd])+\b", "AGE", text)
 
 
+@pytest.mark.apiserver
 def test_status_of_one_catalog_has_its_participants(catalog: Cluster, editor: User) -> None:
     text = editor.prints("status", "ccat/orders")
     assert without_ages(text).split() == without_ages(editor.prints("status", "orders")).split(), (
@@ -141,6 +147,7 @@ def test_status_of_one_catalog_has_its_participants(catalog: Cluster, editor: Us
     assert 'no CatalogCompaction "other"' in editor.refused("status", "ccat/other")
 
 
+@pytest.mark.apiserver
 def test_a_catalog_that_waits_for_an_operator_promises_nothing(cluster: Cluster, editor: User) -> None:
     make(cluster, coordinator_lease(3 * 3600))
     make(cluster, catalog_object("orders"), pinned())
@@ -156,6 +163,7 @@ def test_a_catalog_that_waits_for_an_operator_promises_nothing(cluster: Cluster,
     assert columns_of(editor.prints("status"))[0]["NEXT"] == "suspended"
 
 
+@pytest.mark.apiserver
 def test_a_catalog_without_anything_in_it_is_no_error(cluster: Cluster, editor: User) -> None:
     make(cluster, catalog_object("orders"))
     (row,) = columns_of(editor.prints("status"))
@@ -164,6 +172,7 @@ def test_a_catalog_without_anything_in_it_is_no_error(cluster: Cluster, editor: 
     assert "Unknown: no round has read the log yet." in editor.prints("why", "orders")
 
 
+@pytest.mark.apiserver
 def test_watch_follows_one_catalog(catalog: Cluster, editor: User) -> None:
     command = [str(editor.kubectl), "compaction", "status", "ccat/orders", "--watch", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=editor.environment) as process:
@@ -177,6 +186,7 @@ def test_watch_follows_one_catalog(catalog: Cluster, editor: User) -> None:
         assert process.wait(60) == 130
 
 
+@pytest.mark.apiserver
 def test_why_says_who_pins_what_since_when_and_how_both_processes_ended(catalog: Cluster, editor: User) -> None:
     text = editor.prints("why", "ccat/orders")
     assert without_ages(text) == without_ages(editor.prints("why", "orders"))
@@ -196,6 +206,7 @@ def test_why_says_who_pins_what_since_when_and_how_both_processes_ended(catalog:
     assert document["subject"].endswith("/orders: Transaction")
 
 
+@pytest.mark.apiserver
 def test_why_has_words_for_every_reason_that_the_api_server_stores(catalog: Cluster, editor: User) -> None:
     for reason in (*Reason, *CatalogReason):
         status = pinned() | {"conditions": [condition("Ready", reason, message="the particulars")]}
@@ -209,6 +220,7 @@ def test_why_has_words_for_every_reason_that_the_api_server_stores(catalog: Clus
         assert bool(meaning.do) == (names.fill(meaning.do) in said["actions"])
 
 
+@pytest.mark.apiserver
 def test_policy_job_and_catalog_of_one_name_are_selected_by_their_kind(catalog: Cluster, editor: User) -> None:
     make(catalog, job_object("orders"))
     assert editor.prints("why", "orders").startswith("CompactionJob")
@@ -223,6 +235,7 @@ def test_policy_job_and_catalog_of_one_name_are_selected_by_their_kind(catalog: 
     assert 'no CompactionPolicy, CompactionJob or CatalogCompaction "other"' in missing
 
 
+@pytest.mark.apiserver
 def test_a_viewer_reads_and_a_user_of_policies_alone_sees_policies(
     catalog: Cluster, user: Callable[[str], User], control_plane: Any, namespace: str
 ) -> None:
@@ -236,3 +249,85 @@ def test_a_viewer_reads_and_a_user_of_policies_alone_sees_policies(
     seen = admin.prints("-n", namespace, "status", "--as", "clerk")
     assert "logs" in seen
     assert "orders" not in seen
+
+
+# What `kubectl compaction status NAME` says about workers.
+
+
+def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"name": "logs-w-1", "state": "Pending", "reason": "ImagePull", "message": "manifest unknown"},
+        {"name": "logs-w-2", "state": "Ready", "ui": "http://10.1.2.3:4040"},
+        {"name": "logs-w-3", "state": "Ready"},
+    ]
+    memory = {"driverMemoryBytes": 4 << 30, "executorMemoryBytes": 2 << 30}
+    show_policy(policy_with({"workerStatuses": rows, **memory}), (), NOW)
+    said = capsys.readouterr().out
+    assert "logs-w-1 waits (ImagePull): manifest unknown" in said
+    assert "logs-w-2: http://10.1.2.3:4040" in said
+    assert "logs-w-3" not in said, "it is among those that are counted"
+    assert "drivers get 4Gi: one ran out of it" in said
+    assert "executors get 2Gi: some ran out of it" in said
+
+
+LOOKED = {"conditions": [condition("Ready", "Compacting")], "lastSenseTime": status_view_ago(5)}
+GONE = Coordination(Leadership.SILENT, "replica-a", NOW - timedelta(minutes=5))
+
+
+def test_a_policy_that_nobody_coordinates_promises_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = policy_with(LOOKED)
+    assert fleet_row(policy_data(policy, NOW, Coordination(Leadership.LEADS, "replica-b")))["next"] == "scan in 55s"
+    data = policy_data(policy, NOW, GONE)
+    assert fleet_row(data)["next"] == "no coordinator"
+    assert data["coordinator"] == {"state": "Silent", "holder": "replica-a", "renewedSeconds": 300}
+    show_policy(policy, (), NOW, GONE)
+    said = capsys.readouterr().out
+    assert "No operator coordinates: replica-a last renewed its Lease 5m ago" in said
+    assert "scan in" not in said
+
+
+@pytest.mark.parametrize(
+    ("observed", "said"),
+    [
+        (1, "generation 1 of 2: the operator has not seen the newest spec yet"),
+        (-1, "never: no operator has observed the policy yet"),
+    ],
+)
+def test_a_spec_that_was_not_observed_is_said(observed: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = policy_with(LOOKED | {"observedGeneration": observed})
+    changed = policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"generation": 2})})
+    data = policy_data(changed, NOW)
+    assert (data["observed"], fleet_row(data)["next"]) == (False, "spec not observed")
+    show_policy(changed, (), NOW)
+    assert said in capsys.readouterr().out
+
+
+def test_a_retry_of_a_planned_job_is_answered_with_what_decides_about_it() -> None:
+    by_hand = job_with({"state": "Faulty"})
+    assert what_follows(by_hand) == "retry requested; the coordinator resets its attempts"
+    owner = OwnerReference(api_version=API_VERSION, kind=POLICY_KIND, name="logs", uid="u", controller=True)
+    planned = by_hand.model_copy(
+        update={"metadata": by_hand.metadata.model_copy(update={"owner_references": (owner,)})}
+    )
+    assert "if the store still offers its sources, otherwise it answers with the Event" in what_follows(planned)
+
+
+# `compactor operator`: what is refused before anything starts.
+
+
+def test_the_scope_must_be_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator"]) == 2
+    assert main(["operator", "-n", "team-a", "-A"]) == 2
+    assert "--namespace NAME or --all-namespaces" in capsys.readouterr().err
+
+
+def test_unsafe_election_times_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator", "-A", "--lease-duration", "10", "--renew-deadline", "10"]) == 2
+    assert "lease duration > renew deadline" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator", "-n", "x", "--kubeconfig", str(tmp_path / "absent")]) == 1
+    error = capsys.readouterr().err
+    assert "absent" in error
+    assert "Traceback" not in error

@@ -21,11 +21,9 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.cluster.access import models
 from compaction.cli.main import COMMANDS
 from compaction.core.explain.words import TARGET_WORDS
-from support.cluster.by_kubectl import Cluster
-from support.cluster.command_users import User, columns_of
+from support.cluster.by_kubectl import Cluster, User, ago, columns_of, coordinator_lease, make, write_status
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
-from support.cluster.written import ago, coordinator_lease, make, write_status
 from tools.servers.versitygw import free_port
 
 pytestmark = pytest.mark.apiserver

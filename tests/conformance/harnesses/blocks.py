@@ -15,15 +15,14 @@ from compaction.blocks.sweep import orphan_collector
 from compaction.storage.secrets import Secrets
 from conformance.harness import Calls, Fault, Strike
 from crash.mortal_worker import Mortal
-from support.depth import each_call, one_of_each
-from support.faults import index_faults
-from support.faults.index_faults import Death, When
-from support.stores.block_index import check
-from support.stores.block_jobs import orphans, paths, reference_of, secrets_of
-from support.stores.block_stores import content, fill
+from support.blocks.block_stores import check, content, fill
+from support.blocks.blocks import orphans, paths, reference_of, secrets_of
+from support.faults import store_faults
+from support.faults.store_faults import Death, When
+from support.timing import each_call, one_of_each
 
 SOURCES: Final = 3
-FAULTS: Final = {Fault.DEATH: index_faults.Fault.DEATH, Fault.LOST: index_faults.Fault.LOST}
+FAULTS: Final = {Fault.DEATH: store_faults.Fault.DEATH, Fault.LOST: store_faults.Fault.LOST}
 
 
 class BlockHarness:

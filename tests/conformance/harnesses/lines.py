@@ -11,8 +11,8 @@ from typing import Any
 from compaction.storage.secrets import NO_SECRETS, Secrets
 from conformance.harness import Fault, Strike
 from conformance.harnesses.segments import strikes_of_files, struck_files
-from conformance.lines import files, record
-from conformance.lines.content import content, lines_of
+from conformance.lines import record
+from conformance.lines.rewriter import content, lines_of
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 
 
@@ -62,7 +62,7 @@ class LineHarness:
         return strikes_of_files(calls, fault)
 
     def struck(self, strike: Strike | None) -> AbstractContextManager[DyingFilesystem]:
-        return struck_files(strike, module=files)
+        return struck_files(strike, module=record)
 
     def survives(self, strike: Strike) -> bool:
         return False

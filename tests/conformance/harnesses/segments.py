@@ -15,7 +15,7 @@ from compaction.segments.reading.view import open_log
 from compaction.storage.secrets import NO_SECRETS, Secrets
 from conformance.harness import Fault, Strike
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
-from support.stores.segment_logs import VARIED_LIMITS, content, leftovers, varied_log
+from support.segments.segment_logs import VARIED_LIMITS, content, leftovers, varied_log
 
 EIO: Final = 5
 

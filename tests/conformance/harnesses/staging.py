@@ -1,4 +1,4 @@
-"""Staging areas: a key-value store and objects, each of whose calls may fail (`support.faults.staging_faults`)."""
+"""Staging areas: a key-value store and objects, each of whose calls may fail (`support.faults.store_faults`)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from compaction.storage.objects.store import ObjectStorage
 from compaction.storage.secrets import GivenSecrets, Secrets
 from compaction.worker.tasks import ObjectsPlace
 from conformance.harness import Calls, Fault, Strike
-from support.depth import one_of_each
-from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When
-from support.stores.staging_repos import framed
+from support.faults.store_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, Moment
+from support.staging.staging_repos import framed
+from support.timing import one_of_each
 
 MONTH: Final = 30 * 86_400.0
-FAULTS: Final = {"before": When.BEFORE, "after": When.AFTER}
+FAULTS: Final = {"before": Moment.BEFORE, "after": Moment.AFTER}
 
 
 class StagingHarness:

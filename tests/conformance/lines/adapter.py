@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job.job import CompactionJobSpec
+from compaction.api.text.printing import plural
+from compaction.cli.output import OutputColumn
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart
-from compaction.core.planning.debt import ScanResult, TargetProblem
+from compaction.core.planning.debt import ScanResult, TargetProblem, total_debt
+from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.errors import ClaimRefusal, ClaimRefusedError
+from compaction.local.run.job import LocalJob, RunResult
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from conformance.lines import record
 from conformance.lines.kind import FILES, QUARANTINED, LineStore, store_of
@@ -135,3 +140,65 @@ def _claiming(target: str) -> Iterator[None]:
     except LinesError as error:
         refusal = ClaimRefusal.ERROR if Path(target).is_dir() else ClaimRefusal.GONE
         raise ClaimRefusedError(refusal, str(error)) from error
+
+
+# What `compactor run` shows of directories of lines; implements `cli.local.run_view.RunTables`.
+
+Data = dict[str, Any]
+PLANNED: Final = (
+    OutputColumn("name", "Job"),
+    OutputColumn("target", "Directory"),
+    OutputColumn("files", "Files", right=True),
+)
+RECEIPTS: Final = (OutputColumn("job", "Job"), OutputColumn("target", "Directory"), OutputColumn("state", "State"))
+QUARANTINED_LINES: Final = (
+    OutputColumn("target", "Directory"),
+    OutputColumn("source", "Quarantined"),
+    OutputColumn("reason", "Reason"),
+)
+
+
+def planned_job(job: PlannedJob) -> Data:
+    return {"name": job.name, "target": job.target, "files": sum(len(group.sources) for group in job.groups)}
+
+
+def planned_rows(data: Data, plan: Plan) -> Iterable[Data]:
+    rows: list[Data] = data["jobs"]
+    return rows
+
+
+def debt_of(scan: ScanResult) -> Data:
+    debt = total_debt(scan.candidates)
+    return {"bytes": debt.bytes, "sources": debt.sources, "targets": debt.targets}
+
+
+def more_of(scan: ScanResult) -> Data:
+    return {}
+
+
+def left_out(row: LeftOut) -> Data:
+    return {"reason": row.reason, "count": row.count, "example": row.example}
+
+
+def rows_after(result: RunResult) -> Sequence[LeftOut]:
+    return result.left_out
+
+
+def summary(data: Data, plan: Plan) -> str:
+    return f"{plural(data['debt']['sources'], 'file')} would be merged"
+
+
+def show_rest(data: Data) -> None:
+    """What was left out is in the data."""
+
+
+def receipt_row(job: LocalJob) -> Data:
+    return {"job": job.name, "target": job.target, "state": str(job.state)}
+
+
+def outcome(data: Data, result: RunResult) -> str:
+    return f"{plural(len(data['jobs']), 'job')} ended"
+
+
+def undone(result: RunResult) -> list[str]:
+    return []

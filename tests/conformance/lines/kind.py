@@ -6,15 +6,18 @@ readers read those that the record of the directory counts (`record`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, StringConstraints
 
+from compaction import registry
+from compaction.api import extend
 from compaction.api.base import ApiModel, PrinterColumn, list_atomic
-from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.job.job import CompactionJob, CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.store import StoreSpec
+from compaction.api.policy.store import STORES, StoreSpec
 from compaction.api.text.printing import plural
 from compaction.core.doors import Door, Doors
 from compaction.core.kind import Kind, Measure, Nouns, Words, Work
@@ -100,7 +103,7 @@ class LineKind(Kind):
     doors = Doors(
         adapter=Door("conformance.lines.adapter:open_adapter"),
         rewriters={LINE_REWRITE: Door("conformance.lines.rewriter:open_rewriter")},
-        tables=Door("conformance.lines.tables"),
+        tables=Door("conformance.lines.adapter"),
     )
     words = Words(
         left_alone={QUARANTINED: Meaning("The file is damaged.", "It is merged once another file has its name.")}
@@ -169,3 +172,25 @@ def sources_of(spec: CompactionJobSpec) -> LineSources:
 
 
 LINES: Final = LineKind()
+
+
+# The kind in the registry of this process, for a while: the models are the same objects for all tests of it.
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Register the kind, and take it out of the unions again."""
+    kinds, stores, info = registry.KINDS, list(STORES), CompactionJob.INFO
+    rules = StoreSpec.RULES, CompactionJobSpec.RULES
+    fields = {union: dict(union.__pydantic_fields__) for union in (StoreSpec, JobSources, JobParameters)}
+    registry.register(LINES)
+    try:
+        yield
+    finally:
+        registry.KINDS, STORES[:], CompactionJob.INFO = kinds, stores, info
+        StoreSpec.RULES, CompactionJobSpec.RULES = rules
+        for union, before in fields.items():
+            union.__pydantic_fields__.clear()
+            union.__pydantic_fields__.update(before)
+        for model in extend._REBUILT:
+            model.model_rebuild(force=True)

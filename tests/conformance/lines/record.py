@@ -18,7 +18,52 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.errors import CompactionError, StaleTokenError
-from conformance.lines import files
+
+# Every system call that changes a directory of lines, one small function each, so that a test can interrupt it.
+
+
+def create(path: Path) -> int:
+    """An empty file of that name, whatever was there; its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+
+def write(fd: int, buffers: list[bytes]) -> None:
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.writelines(buffers)
+
+
+def sync(fd: int) -> None:
+    os.fsync(fd)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Atomic replacement."""
+    source.rename(target)
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def put(path: Path, data: bytes) -> None:
+    """A whole file, durable with its name."""
+    fd = create(path)
+    try:
+        write(fd, [data])
+        sync(fd)
+    finally:
+        os.close(fd)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
 
 RECORD: Final = "lines.json"
 LOCK: Final = "lines.lock"
@@ -127,10 +172,10 @@ def sweep(directory: Path, *, grace: float, active: frozenset[tuple[str, int]]) 
         due = {name for name, since in record.replaced.items() if since + grace <= now}
         gone = [name for name in names if name in due or (name in record.leftovers(names) and name not in kept)]
         for name in gone:
-            files.unlink(directory / name)
+            unlink(directory / name)
         if due:
             # Only now that they are deleted: a file without its tombstone would be read again.
-            files.sync_directory(directory)
+            sync_directory(directory)
             outputs = tuple(name for name in record.outputs if name not in due)
             replaced = {name: since for name, since in record.replaced.items() if name not in due}
             _write(directory, replace(record, outputs=outputs, replaced=replaced))
@@ -160,6 +205,6 @@ def _changing(directory: Path) -> Iterator[Record]:
 
 def _write(directory: Path, record: Record) -> None:
     new = directory / f"{RECORD}.new"
-    files.put(new, json.dumps(asdict(record)).encode())
-    files.rename(new, directory / RECORD)
-    files.sync_directory(directory)
+    put(new, json.dumps(asdict(record)).encode())
+    rename(new, directory / RECORD)
+    sync_directory(directory)

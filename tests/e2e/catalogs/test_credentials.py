@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.catalogs.etcd_users import PASSWORD, USER, nameless, with_users
-from support.cluster.by_kubectl import Cluster
+from support.catalogs.etcd_members import PASSWORD, USER, nameless, with_users
+from support.cluster.by_kubectl import Cluster, files_below, objects_of, write_secret
 from support.cluster.orders import LOG_SECRET, ROOT, TOKEN_SECRET, Orders, orders
-from support.cluster.told import files_below, objects_of, write_secret
+from support.endpoints import SECRET
 from support.processes.operators import ACCOUNT, OperatorFleet
-from support.stores.ingest import SECRET
 from tools.servers.etcd import LocalEtcd
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]

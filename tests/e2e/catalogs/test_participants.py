@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.participants.reports import Report
-from support.catalogs.endpoints import Script, answer, raw_server, report_answer, says
 from support.catalogs.etcd_members import Members
-from support.catalogs.participants import report
+from support.catalogs.participants import Script, answer, raw_server, report, report_answer, says
+from support.clocks import eventually
 from support.cluster.by_kubectl import Cluster, Object
 from support.cluster.orders import TOKEN_SECRET, Orders, orders
 from support.processes.operators import ACCOUNT, OperatorFleet
-from support.time.waiting import eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 

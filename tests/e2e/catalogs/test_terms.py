@@ -10,11 +10,11 @@ import pytest
 
 from compaction.catalogs.model.descriptors import later
 from support.catalogs.etcd_members import Members
-from support.catalogs.participant_processes import ParticipantProcess
+from support.catalogs.participants import ParticipantProcess
+from support.clocks import eventually
 from support.cluster.orders import NEVER, Orders
-from support.faults.held_transactions import HoldingProxy, Match, claim_of, snapshot_of, token_of
+from support.faults.proxies import HoldingProxy, TransactionMatch, claim_of, snapshot_of, token_of
 from support.processes.operators import OperatorFleet
-from support.time.waiting import eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
@@ -63,7 +63,7 @@ def test_the_next_leader_begins_the_lost_round_again(
 
 @pytest.mark.parametrize("moment", [claim_of, snapshot_of], ids=["claim", "snapshot"])
 def test_a_coordinator_that_wakes_up_after_another_has_cut_cuts_nothing(
-    moment: Callable[..., Match], operators: OperatorFleet, catalog: Orders, proxy: HoldingProxy
+    moment: Callable[..., TransactionMatch], operators: OperatorFleet, catalog: Orders, proxy: HoldingProxy
 ) -> None:
     """It was stopped with version 11 decided; then a participant began to need version 9. The coordinator after it
     cuts to version 8, and only the token stands between the first one and what the participant needs.

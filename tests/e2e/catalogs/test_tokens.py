@@ -18,13 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from support.catalogs.etcd_members import Members
-from support.catalogs.participant_processes import ParticipantProcess
-from support.cluster.audit import account
-from support.cluster.by_kubectl import Cluster
-from support.cluster.control_plane import ControlPlane
+from support.catalogs.participants import ParticipantProcess
+from support.cluster.by_kubectl import Cluster, objects_of
+from support.cluster.control_plane import ControlPlane, account
 from support.cluster.orders import COMPONENT, Orders, orders
-from support.cluster.told import objects_of
-from support.faults.tcp_proxy import Network, TcpProxy
+from support.faults.proxies import Network, TcpProxy
 from support.processes.operators import ACCOUNT, OperatorFleet
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]

@@ -16,7 +16,7 @@ from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.members import Address, local_members, member_command
 from replicated_kv.messages import Status
-from support.time.waiting import eventually
+from support.clocks import eventually
 
 NAMES = ("a", "b", "c")
 SMALL = ("--snapshot-every", "300", "--wal-bytes", "100000", "--segment-entries", "128")

@@ -15,8 +15,8 @@ from replicated_kv.client import Client
 from replicated_kv.errors import CommandError
 from replicated_kv.machine import Command
 from replicated_kv.workload import Workload, difference
-from support.depth import at_depth
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.timing import at_depth
 
 
 @contextmanager

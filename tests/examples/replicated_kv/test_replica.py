@@ -16,7 +16,7 @@ from replicated_kv.members import local_members
 from replicated_kv.messages import Append, Appended, Position
 from replicated_kv.promise import Promise
 from replicated_kv.replica import Limits, Replica
-from support.time.waiting import eventually
+from support.clocks import eventually
 
 LIMITS = Limits(snapshot_every=10, wal_bytes=4096, segment_entries=8)
 

@@ -1,5 +1,7 @@
 """The client against a real API server: every verb, every error a caller decides on."""
 
+from __future__ import annotations
+
 import asyncio
 import ssl
 from collections.abc import Callable
@@ -36,6 +38,7 @@ from compaction.kube.errors import MissingPermissionsError
 from compaction.kube.executor.events import EventRecorder, EventType
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight
+from compaction.kube.replica.operator import coordinator_lease
 from compaction.leases.record import Lease, LeaseRecord
 
 MakePolicy = Callable[..., Obj]
@@ -294,3 +297,22 @@ def test_failing_to_post_an_event_breaks_nothing(connection: ApiConnection, name
 
     asyncio.run(main())
     assert metrics.registry.get_sample_value("compaction_events_dropped_total") == 1.0
+
+
+# The Lease of an election, on a real API server.
+
+
+@pytest.mark.apiserver
+def test_a_namespace_that_does_not_exist_is_named_with_the_flag(connection: ApiConnection) -> None:
+    """A replica retries for ever: the namespace may come, but the line in its log has to say what is missing."""
+
+    async def main() -> None:
+        open_port = coordinator_lease(connection, namespace="nosuchns", name="coordinator", call_deadline=3.0)
+        async with open_port() as port:
+            await port.create(LeaseRecord())
+
+    with pytest.raises(NotFoundError) as missing:
+        asyncio.run(main())
+    assert str(missing.value).startswith(
+        'Cannot create Lease coordinator: namespace "nosuchns" does not exist. Create it or correct --namespace'
+    )

@@ -1,8 +1,14 @@
 """Finding the API server: order, credentials that rotate, errors that name the file."""
 
+from __future__ import annotations
+
+import asyncio
 import base64
+import json
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,18 @@ import pytest
 import yaml
 from kubernetes.config import kube_config
 
-from compaction.kube.client.config import TokenProvider, from_kubeconfig, in_cluster, load_connection
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import ApiConnection, TokenProvider, from_kubeconfig, in_cluster, load_connection
+from compaction.kube.client.tokens import KEPT_SECONDS, AccountName, OwnTokens, TokenReviewer
 from compaction.kube.errors import ConnectionConfigError
 from compaction.local.cluster.certs import ensure_authority
+from compaction.serving.access import AllowedAccounts, CachedReviews, Gate
+from compaction.serving.errors import OwnTokenError, TokenReviewUnavailableError
+from support.blocks.block_stores import upload
+from support.clocks import eventually
+from support.cluster.control_plane import ControlPlane
+from support.endpoints import Endpoint, serving
 
 
 def write_kubeconfig(path: Path, *, server: str = "http://127.0.0.1:1", user: dict[str, object] | None = None) -> Path:
@@ -136,3 +151,153 @@ def test_tokens_are_read_again_after_their_lifetime() -> None:
     assert provider.header() == "one"
     now = 60.0
     assert provider.header() == "two"
+
+
+# Tokens of the operator's own account on a real API server: one audience each, kept a while, refused with advice.
+
+RunWithClient = Callable[..., Any]
+NAME = "compaction-operator"
+
+
+def test_a_token_is_for_its_audience_alone_and_is_kept(
+    with_client: RunWithClient, control_plane: ControlPlane, namespace: str
+) -> None:
+    control_plane.kubectl("create", "serviceaccount", NAME, namespace=namespace)
+    now = [100.0]
+
+    async def work(client: ApiClient) -> None:
+        tokens = OwnTokens(client, AccountName(namespace, NAME), monotonic=lambda: now[0])
+        first, other = await tokens.token("one"), await tokens.token("another")
+        assert first != other
+        assert await TokenReviewer(client, ["one"])(first) == f"system:serviceaccount:{namespace}:{NAME}"
+        for audience in ("another", "https://kubernetes.default.svc"):
+            assert await TokenReviewer(client, [audience])(first) is None
+        now[0] += KEPT_SECONDS - 1
+        assert await tokens.token("one") == first
+        now[0] += 1
+        assert await tokens.token("one") != first
+
+    with_client(work)
+
+
+def test_what_is_missing_is_named(
+    with_client: RunWithClient, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    powerless = load_connection(control_plane.running.kubeconfig_for("powerless", tmp_path / "powerless"))
+
+    async def refusal(client: ApiClient, account: AccountName | None) -> str:
+        with pytest.raises(OwnTokenError) as caught:
+            await OwnTokens(client, account).token("one")
+        return str(caught.value)
+
+    async def as_another() -> str:
+        async with ApiClient(powerless) as client:
+            return await refusal(client, AccountName(namespace, NAME))
+
+    assert "--service-account NAMESPACE/NAME" in with_client(lambda client: refusal(client, None))
+    absent = with_client(lambda client: refusal(client, AccountName(namespace, "absent")))
+    assert f"there is no service account {namespace}/absent" in absent
+    assert "apply manifests/components/catalogs" in asyncio.run(as_another())
+
+
+def test_an_account_is_a_namespace_and_a_name() -> None:
+    assert AccountName.parse("ns/name") == AccountName("ns", "name")
+    for wrong in ("", "name", "/name", "ns/", "a/b/c"):
+        with pytest.raises(ValueError, match="NAMESPACE/NAME"):
+            AccountName.parse(wrong)
+
+
+# TokenReview on a real API server: tokens of service accounts come in, for our audience and while their account is.
+
+AUDIENCE = "compaction-block-ingest"
+
+
+@pytest.fixture
+def token(control_plane: ControlPlane, namespace: str) -> Callable[..., str]:
+    """`token("collector")`: one of a service account of the test's namespace, which is made first."""
+    made: set[str] = set()
+
+    def request(name: str, *, audience: str = AUDIENCE) -> str:
+        if name not in made:
+            control_plane.kubectl("create", "serviceaccount", name, namespace=namespace)
+            made.add(name)
+        return control_plane.kubectl("create", "token", name, f"--audience={audience}", namespace=namespace).stdout
+
+    return request
+
+
+def test_a_token_for_our_audience_is_its_accounts(
+    with_client: RunWithClient, token: Callable[..., str], namespace: str, control_plane: ControlPlane
+) -> None:
+    async def work(client: ApiClient) -> None:
+        review = TokenReviewer(client, [AUDIENCE])
+        good.append(token("collector"))
+        assert await review(good[0]) == f"system:serviceaccount:{namespace}:collector"
+        assert await review(token("collector", audience="another")) is None
+        head, payload, signature = good[0].split(".")
+        assert await review(f"{head}.{payload}.{signature[:-4]}AAAA") is None
+        assert await review("eyJhbGciOiJub25lIn0.e30.x") is None
+        control_plane.kubectl("delete", "serviceaccount", "collector", namespace=namespace)
+
+    async def gone(client: ApiClient) -> bool:
+        return await TokenReviewer(client, [AUDIENCE])(good[0]) is None
+
+    good: list[str] = []
+    with_client(work)
+    eventually(lambda: with_client(gone), "the API server to forget the token, which it remembers for ten seconds")
+
+
+def test_a_server_that_may_not_ask_lets_nobody_in_and_says_nothing_of_the_token(
+    control_plane: ControlPlane, token: Callable[..., str], tmp_path: Path
+) -> None:
+    powerless = control_plane.running.kubeconfig_for("powerless", tmp_path / "powerless")
+    mine = token("collector")
+
+    async def work() -> None:
+        async with ApiClient(load_connection(powerless)) as client:
+            with pytest.raises(TokenReviewUnavailableError) as caught:
+                await TokenReviewer(client, [AUDIENCE])(mine)
+        assert mine not in str(caught.value)
+
+    asyncio.run(work())
+
+
+def test_an_api_server_that_is_away_is_neither_yes_nor_no(connection: ApiConnection) -> None:
+    async def work() -> None:
+        away = replace(connection, server="https://127.0.0.1:9")
+        async with ApiClient(away) as client:
+            with pytest.raises(TokenReviewUnavailableError):
+                await TokenReviewer(client, [AUDIENCE])("a.b.c")
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[BlockStore]:
+    opened = BlockStore.open(BlockStoreConnection(f"{tmp_path}/objects", f"sqlite:///{tmp_path}/index.db"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def endpoint(store: BlockStore, connection: ApiConnection, namespace: str) -> Iterator[Endpoint]:
+    client = ApiClient(connection)
+
+    def gate() -> Gate:
+        reviewer = TokenReviewer(client, [AUDIENCE])
+        return Gate([], CachedReviews(reviewer, AllowedAccounts([f"{namespace}/collector"])))
+
+    with serving(store, gate, finish=client.close) as running:
+        yield running
+
+
+def test_writers_come_in_with_their_own_tokens(
+    endpoint: Endpoint, store: BlockStore, token: Callable[..., str]
+) -> None:
+    block = {"path": upload(store, 1), "tenant": "acme", "shard": 0}
+    assert endpoint.register(block, token=token("collector")).outcomes() == [("Registered", None)]
+    stranger = endpoint.register(block, token=token("other"))
+    assert (stranger.status, stranger.code) == (403, "Forbidden")
+    assert ":other is not one of" in json.dumps(stranger.body)
+    for wrong in (token("collector", audience="another"), "a.b.c", "x"):
+        assert endpoint.register(block, token=wrong).status == 401

@@ -20,7 +20,7 @@ from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, may_n
 from compaction.kube.client.transport import ApiCall
 from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.storage.secrets import reason_of, value_of
-from support.faults.tcp_proxy import Network, TcpProxy
+from support.faults.proxies import Network, TcpProxy
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 

@@ -20,7 +20,7 @@ from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
-from support.time.waiting import PATIENCE_SECONDS
+from support.clocks import PATIENCE_SECONDS
 
 
 class Listener:

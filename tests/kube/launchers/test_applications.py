@@ -28,9 +28,9 @@ from compaction.kube.launchers.kubeflow import WRITTEN_CONF, kubeflow_applicatio
 from compaction.kube.launchers.objects import KINDS, Availability, ObjectLauncher
 from compaction.kube.launchers.pods import DRIVER_CONTAINER, SPARK_VERSION
 from compaction.kube.launchers.process import ProcessLauncher
-from kube.launchers.pods import FULL, IMAGE, of_spark, request_of, terminated
+from kube.launchers.played_cluster import FULL, IMAGE, of_spark, request_of, terminated
 from kube.launchers.spark_operators import define
-from support.time.waiting import eventually
+from support.clocks import eventually
 
 NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [LauncherType.KUBEFLOW, LauncherType.APACHE])

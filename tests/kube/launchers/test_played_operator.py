@@ -21,8 +21,7 @@ from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
-from kube.own_coordinator import Bench
-from kube.tiny_worker import TinyWorker, nothing
+from kube.own_coordinator import Bench, TinyWorker, nothing
 
 Test = Callable[[Bench, "PlayedOperator"], Awaitable[None]]
 

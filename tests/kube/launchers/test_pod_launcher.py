@@ -21,7 +21,7 @@ from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef
 from compaction.kube.launchers.objects import KEPT_SECONDS, ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
-from kube.launchers.pods import FULL, request_of, terminated, waiting
+from kube.launchers.played_cluster import FULL, request_of, terminated, waiting
 
 pytestmark = pytest.mark.apiserver
 

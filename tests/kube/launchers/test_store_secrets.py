@@ -19,7 +19,7 @@ from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from compaction.kube.launchers.objects import ObjectLauncher
-from kube.launchers.pods import BLOCKS, FULL, request_of
+from kube.launchers.played_cluster import BLOCKS, FULL, request_of
 
 NAME = "logs-w-abcd-12345"
 AT = "/var/run/compaction/secrets"

@@ -28,9 +28,9 @@ from compaction.local.run.workers import ThreadEngine
 from compaction.storage.adapter import open_store
 from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
-from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
-from support.stores.s3 import S3
-from support.time.waiting import eventually
+from support.blocks.block_commands import BlockCommands, block, in_folder, policy_file
+from support.clocks import eventually
+from support.object_stores import S3
 from tools.servers.postgres import PostgresServer
 
 SOON = [{"maxBlocks": 4, "maxAge": "1ms"}]

@@ -33,7 +33,7 @@ from compaction.segments.snapshot.directories import newest_snapshot
 from compaction.storage.adapter import open_store
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.processes.worker_ports import ThreadEngine, wait_until
-from support.stores.segment_logs import content, leftovers, regular
+from support.segments.segment_logs import content, leftovers, regular
 
 Run = Callable[..., RunResult]
 

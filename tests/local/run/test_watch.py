@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,13 +16,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from compaction.api.job.job_status import JobReport
+from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.local import run
-from compaction.cli.local.policy_file import load_policies
+from compaction.cli.local.policy_file import PolicyFile, load_policies
 from compaction.local.run.job import PLAN_PENDING, News
 from compaction.local.run.once import LocalWatch, look
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
@@ -29,10 +32,11 @@ from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.adapter import StoreAdapter, open_store
 from compaction.worker.errors import EngineLostError, EngineStartError
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
-from support.cluster.command_users import exit_code
+from support.clocks import eventually
+from support.cluster.by_kubectl import exit_code
+from support.cluster.manifests import policy_object
 from support.processes.worker_ports import ThreadEngine
-from support.stores.segment_logs import content, leftovers
-from support.time.waiting import eventually
+from support.segments.segment_logs import content, leftovers
 
 Wrap = Callable[[JobRunner], JobRunner]
 
@@ -385,3 +389,72 @@ def ended_by(signum: int, root: Path, tmp_path: Path, said: str) -> Any:
     assert "Traceback" not in errors.read_text()
     assert list(scratch.iterdir()) == []
     return json.loads(stdout)
+
+
+# The policy's file of a watch: what counts as a change, and what does not.
+
+
+def write(path: Path, **spec: object) -> None:
+    """Another file under the name, as editors make it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(yaml.safe_dump(policy_object(**spec)))
+    fresh.replace(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write(tmp_path / "policy.yaml")
+    return tmp_path / "policy.yaml"
+
+
+def opened(path: Path, **options: str | None) -> PolicyFile:
+    with path.open() as source:
+        return PolicyFile(source, **({"wanted": None, "approved": None} | options))
+
+
+def test_only_a_policy_that_says_something_else_is_a_change(path: Path) -> None:
+    file = opened(path)
+    assert file.reread() is None
+    write(path)
+    assert file.reread() is None, "the same words in another file"
+    write(path, suspend=True)
+    changed = file.reread()
+    assert changed is not None
+    assert changed.spec.suspend
+    assert file.reread() is None
+
+
+def test_a_broken_or_absent_file_leaves_the_policy_as_it_was(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = opened(path)
+    path.write_text("spec: [")
+    assert file.reread() is None
+    assert "not valid YAML" in (told := capsys.readouterr().err)
+    assert told.endswith("the policy stays as it was\n")
+    assert file.reread() is None
+    assert capsys.readouterr().err == "", "told once"
+    path.unlink()
+    assert file.reread() is None
+    write(path, suspend=True)
+    assert file.reread() is not None
+
+
+def test_the_hash_on_the_command_line_gives_way_to_the_one_in_the_file(path: Path) -> None:
+    file = opened(path, approved="4d5e")
+    assert file.policy.metadata.annotations == {ANNOTATION_APPROVE: "4d5e"}
+    document = policy_object()
+    document["metadata"]["annotations"] = {ANNOTATION_APPROVE: "9999"}
+    path.write_text(yaml.safe_dump(document))
+    changed = file.reread()
+    assert changed is not None
+    assert changed.metadata.annotations == {ANNOTATION_APPROVE: "9999"}
+
+
+def test_standard_input_is_read_once(path: Path) -> None:
+    source = io.StringIO(path.read_text())
+    source.name = "<stdin>"
+    assert PolicyFile(source, wanted=None, approved=None).reread() is None
+
+
+def test_a_wrong_choice_is_wrong_usage(path: Path) -> None:
+    with pytest.raises(click.UsageError, match="no policy other; there are logs"):
+        opened(path, wanted="other")

@@ -16,8 +16,8 @@ _CHECKING: Final = "catalogs/compaction/deciding.py"
 _DECIDING: Final = "catalogs/compaction/deciding.py"
 _RUNNER: Final = "catalogs/compaction/test_runner.py"
 _BEFORE_ACTIVE: Final = "history.find(active.version - 1)\n"
-_TEST_MINIMUM: Final = ("catalogs/compaction/test_minimum.py",)
-_TEST_VERSION: Final = ("catalogs/compaction/test_version.py",)
+_TEST_MINIMUM: Final = ("catalogs/compaction/test_decision.py",)
+_TEST_VERSION: Final = ("catalogs/compaction/test_decision.py",)
 _PARTITIONS: Final = (
     f"{_RUNNER}::test_a_missing_partition_keeps_the_history_until_it_is_back",
     f"{_RUNNER}::test_an_assigned_participant_that_was_not_found_is_named",

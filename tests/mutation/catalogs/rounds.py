@@ -18,14 +18,14 @@ _PUBLISHING: Final = "catalogs/participants/reference.py"
 _REQUESTS: Final = "catalogs/log/layout.py"
 _LOG: Final = "catalogs/log/etcd_log.py"
 _RUNNER: Final = "catalogs/compaction/test_runner.py"
-_TEST_ANSWERS: Final = ("catalogs/compaction/test_answers.py",)
+_TEST_ANSWERS: Final = ("catalogs/compaction/test_decision.py",)
 _UNANSWERED: Final = (f"{_RUNNER}::test_a_participant_without_an_answer_ends_both_processes",)
 _NOT_READY: Final = (
-    "catalogs/compaction/test_answers.py::test_each_thing_that_is_not_known_yet_stops_the_cut_by_itself",
+    "catalogs/compaction/test_decision.py::test_each_thing_that_is_not_known_yet_stops_the_cut_by_itself",
     f"{_RUNNER}::test_a_participant_that_is_not_ready_stops_the_cut_and_not_the_propagation",
 )
 _TEST_MINIMUMS: Final = ("catalogs/participants/test_minimums.py",)
-_TEST_ROUNDS: Final = ("reconcile/catalogs/test_rounds.py",)
+_TEST_ROUNDS: Final = ("catalogs/compaction/test_rounds.py",)
 _CLAIMS: Final = ("catalogs/log/test_update_log.py::test_no_token_is_taken_twice",)
 _STALE: Final = ("catalogs/log/test_update_log.py::test_a_stale_token_cuts_nothing",)
 
@@ -52,7 +52,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/serving/client.py",
         old="    ParticipantFailure.LATE: Reason.ANSWER_LATE,\n",
         new="    ParticipantFailure.LATE: Reason.NO_ANSWER,\n",
-        killers=("ingest/participants/test_participant_client.py",),
+        killers=("catalogs/serving/test_participant_client.py",),
     ),
     Defect(
         name="catalog answers: an answer that is refused is reported as none",
@@ -60,7 +60,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/serving/client.py",
         old="_REASONS.get(error.reason, Reason.ANSWER_REFUSED)",
         new="_REASONS.get(error.reason, Reason.NO_ANSWER)",
-        killers=("ingest/participants/test_participant_client.py",),
+        killers=("catalogs/serving/test_participant_client.py",),
     ),
     Defect(
         name="catalog answers: of two participants with one name one counts",
@@ -264,7 +264,7 @@ ROUND_DEFECTS: Final = (
         file=_DECIDING,
         old="    return Compaction(round.unclaimed or cut, pin)\n",
         new="    return Compaction(cut, pin)\n",
-        killers=(*_TEST_ROUNDS, "kube/catalogs/test_working.py"),
+        killers=(*_TEST_ROUNDS, "catalogs/operator/test_working.py"),
     ),
     Defect(
         name="catalog tokens: a round does not claim the log before it asks",
@@ -272,7 +272,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/operator/working.py",
         old="        if not spec.dry_run:\n            try:\n",
         new="        if spec.dry_run:\n            try:\n",
-        killers=("kube/catalogs/test_working.py::test_a_round_claims_the_log_before_it_asks",),
+        killers=("catalogs/operator/test_working.py::test_a_round_claims_the_log_before_it_asks",),
     ),
     Defect(
         name="catalog tokens: a snapshot is saved with the token of the round before",
@@ -288,7 +288,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/compaction/reconcile.py",
         old="    return max(transitions, written) + 1\n",
         new="    return transitions + 1\n",
-        killers=("catalogs/compaction/test_processes.py::test_a_later_term_has_a_larger_token",),
+        killers=("catalogs/compaction/test_decision.py::test_a_later_term_has_a_larger_token",),
     ),
     Defect(
         name="catalog tokens: a new term has the token of the last one",
@@ -296,7 +296,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/compaction/reconcile.py",
         old="    return max(transitions, written) + 1\n",
         new="    return max(transitions + 1, written)\n",
-        killers=("catalogs/compaction/test_processes.py::test_a_later_term_has_a_larger_token",),
+        killers=("catalogs/compaction/test_decision.py::test_a_later_term_has_a_larger_token",),
     ),
     Defect(
         name="catalog tokens: a replica that lost its Lease writes",
@@ -304,7 +304,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/operator/working.py",
         old="                    return Broken(RoundWork.SAVE, Reason.FENCED, _NOT_LEADING)\n",
         new="                    pass\n",
-        killers=("kube/catalogs/test_working.py::test_a_replica_that_does_not_lead_writes_nothing",),
+        killers=("catalogs/operator/test_working.py::test_a_replica_that_does_not_lead_writes_nothing",),
     ),
     Defect(
         name="catalog rounds: the end of one process ends the other",
@@ -312,7 +312,7 @@ ROUND_DEFECTS: Final = (
         file="api/catalog/reasons.py",
         old="        running = self.running - {process}\n",
         new="        running = frozenset[Process]()\n",
-        killers=("catalogs/compaction/test_processes.py",),
+        killers=("catalogs/compaction/test_decision.py",),
     ),
     Defect(
         name="catalog rounds: a trigger during a round is forgotten",
@@ -320,7 +320,7 @@ ROUND_DEFECTS: Final = (
         file="api/catalog/reasons.py",
         old="        return ended if self.remembered is None else ended.triggered(self.remembered)\n",
         new="        return ended\n",
-        killers=("catalogs/compaction/test_processes.py",),
+        killers=("catalogs/compaction/test_decision.py",),
     ),
     Defect(
         name="catalog rounds: what was remembered while participants are not found asks nothing",
@@ -352,7 +352,7 @@ ROUND_DEFECTS: Final = (
         file="catalogs/compaction/round.py",
         old="    return max(watermark, candidate)\n",
         new="    return candidate\n",
-        killers=("catalogs/compaction/test_processes.py",),
+        killers=("catalogs/compaction/test_decision.py",),
     ),
     Defect(
         name="catalog rounds: a suspended catalog begins a round",

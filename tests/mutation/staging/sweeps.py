@@ -7,9 +7,9 @@ from typing import Final
 from mutation.defect import Defect
 
 _PAGE: Final = "design/staging-areas.md"
-_SWEEP: Final = ("stores/staging/sweep/test_sweep.py",)
-_ADAPTER: Final = ("stores/staging/test_adapter.py",)
-_COUNTERS: Final = ("stores/staging/staged/test_counters.py",)
+_SWEEP: Final = ("staging/test_sweep.py",)
+_ADAPTER: Final = ("staging/test_adapter.py",)
+_COUNTERS: Final = ("staging/staged/test_counters.py",)
 
 SWEEP_DEFECTS: Final = (
     Defect(
@@ -58,7 +58,7 @@ SWEEP_DEFECTS: Final = (
         file="staging/kind.py",
         old="        return lambda candidate: any(candidate.measure(name)",
         new="        return lambda candidate: all(candidate.measure(name)",
-        killers=(*_ADAPTER, "kinds/test_kinds.py"),
+        killers=(*_ADAPTER, "core/test_kinds.py"),
     ),
     Defect(
         name="sensor: the cooldown does not run from the stored start",
@@ -138,7 +138,7 @@ SWEEP_DEFECTS: Final = (
             "    count = area.tokens.drop(token)\n"
             "    area.counters.forget(token)\n"
         ),
-        killers=("stores/staging/sweep/test_sweep.py::test_a_deletion_that_ends_half_way_goes_on",),
+        killers=("staging/test_sweep.py::test_a_deletion_that_ends_half_way_goes_on",),
     ),
     Defect(
         name="sweep of objects: one is deleted before its grace is over",

@@ -35,7 +35,7 @@ from compaction.segments.system import segments as segment_view
 from compaction.segments.system.rules import LogRow
 from compaction.segments.wal import wal_log
 from support.faults.power_loss import Without
-from support.stores.wrong_selections import live_only_above, nothing_hides
+from support.segments.segment_logs import live_only_above, nothing_hides
 
 Patch = tuple[Any, str, Any]
 

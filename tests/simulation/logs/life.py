@@ -18,12 +18,11 @@ from unittest import mock
 
 from compaction.segments.directory import lock
 from compaction.segments.system import compactions
-from simulation.logs.compactor import Compactor
-from simulation.logs.damage import damage
-from simulation.logs.follower import FOLLOWER, Follower
+from simulation.logs.compactor import FOLLOWER, Compactor, Follower
 from simulation.logs.owner import UIDS, Owner
+from simulation.logs.steps import damage
 from support.faults.power_loss import INODES, Disk, Recorder, all_kept, by_chance, nothing_kept
-from support.stores.log_promises import History
+from support.segments.owned_logs import History
 
 LIVES, ACTS = 3, 160
 BETWEEN = 0.05

@@ -16,11 +16,10 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
-from simulation.logs.damage import Damage
-from simulation.logs.follower import FOLLOWER, Follower
-from simulation.logs.steps import SteppedSystem
+from simulation.logs.compactor import FOLLOWER, Follower
+from simulation.logs.steps import Damage, SteppedSystem
 from support.faults.power_loss import Recorder
-from support.stores.log_promises import History, needed
+from support.segments.owned_logs import History, needed
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=8), segments=NewSegments(max_count=4), rolled_files=2, snapshot_grace=0.0

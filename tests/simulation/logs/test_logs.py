@@ -12,7 +12,7 @@ import pytest
 from compaction.segments.errors import SegmentLogError
 from simulation.logs.defects import DEFECTS, FOUND_BY, applied
 from simulation.logs.life import Schedule
-from support.depth import at_depth
+from support.timing import at_depth
 
 FOUND_IN = 400
 """Schedules within which every defect is found; the search begins with the seeds that found it before."""

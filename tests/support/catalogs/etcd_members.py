@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import signal
+import socket
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from compaction.catalogs.log.etcd.gateway import GatewayClient
-from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.watching import WatchPace
 from compaction.local.cluster.control_plane import server_environment
 from compaction.local.processes.process import ProcessId, spawn
 from support.catalogs.logs import Collector, wait_for
-from support.time.waiting import eventually
+from support.clocks import eventually
+from support.faults.proxies import TcpProxy
+from tools.servers.etcd import LocalEtcd
 from tools.servers.versitygw import free_port
 
 HOST = "127.0.0.1"
@@ -190,3 +199,108 @@ class EtcdStore:
     def close(self) -> None:
         for log in self.opened:
             log.close()
+
+
+# A partition between members of one etcd: a proxy before the peer port of each, which knows who sends.
+
+SENDER = re.compile(rb"X-Server-From: ([0-9a-f]+)")
+"""Each request of a member to another one names its id; a connection has requests of one member."""
+
+
+@dataclass
+class PeerProxy(TcpProxy):
+    """Resets the connections of members whose ids are in `cut`, in hexadecimal digits."""
+
+    cut: frozenset[str] = frozenset()
+    _senders: dict[socket.socket, str] = field(default_factory=dict)
+
+    def passes(self, source: socket.socket, target: socket.socket, data: bytes) -> bool:
+        found = SENDER.search(data) if source not in self._senders else None
+        if found is not None:
+            # Answers over the same connection, such as a stream of messages, are of the same pair.
+            self._senders[source] = self._senders[target] = found[1].decode()
+        return self._senders.get(source) not in self.cut
+
+
+@dataclass
+class Partition:
+    """The proxies of all members, by name."""
+
+    members: Members
+    proxies: dict[str, PeerProxy]
+
+    def isolate(self, one: Member) -> None:
+        """Neither side hears from the other; clients reach both."""
+        ids = self._ids()
+        for member in self.members.members:
+            others = frozenset(id for name, id in ids.items() if name != member.name)
+            self.proxies[member.name].cut = others if member is one else frozenset({ids[one.name]})
+
+    def heal(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.cut = frozenset()
+
+    def _ids(self) -> dict[str, str]:
+        client = self.members.client()
+        with contextlib.closing(client):
+            by_endpoint = {status.endpoint: f"{status.member:x}" for status in client.status()}
+        return {member.name: by_endpoint[str(member.endpoint)] for member in self.members.members}
+
+
+@contextlib.contextmanager
+def partitioned(directory: Path, program: Path, count: int = 3) -> Iterator[Partition]:
+    """A running cluster whose members reach each other through proxies."""
+    members = tuple(Member(f"m{number}", directory / f"m{number}") for number in range(count))
+    with contextlib.ExitStack() as open_proxies:
+        proxies = {}
+        for member in members:
+            proxies[member.name] = open_proxies.enter_context(PeerProxy((HOST, member.peer_port)))
+            member.advertised_port = proxies[member.name].port
+        cluster = Members(program, members)
+        try:
+            cluster.start()
+            yield Partition(cluster, proxies)
+        finally:
+            cluster.stop()
+
+
+# Users of an etcd for tests: root, and one who may read and write one prefix.
+
+USER = "orders"
+PASSWORD = "s3cret-of-the-orders"
+
+
+def nameless(running: LocalEtcd) -> EtcdSettings:
+    """A certificate without a common name: the gateway of an etcd with users takes no other."""
+    pair = running.authority._issue(
+        x509.Name([]), usage=ExtendedKeyUsageOID.CLIENT_AUTH, names=(x509.DNSName("catalog"),)
+    )
+    certificate, key = (running.authority.directory / f"nameless.{kind}" for kind in ("crt", "key"))
+    certificate.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
+    return replace(running.settings, tls=Tls(running.authority.ca, certificate, key))
+
+
+def with_users(settings: EtcdSettings, prefix: str) -> EtcdSettings:
+    """Require users from now on; the settings of the one for the prefix."""
+    client = GatewayClient(settings)
+    start = f"{prefix}/"
+    permission = {
+        "permType": "READWRITE",
+        "key": b64encode(start.encode()).decode(),
+        "range_end": b64encode((start[:-1] + "0").encode()).decode(),
+    }
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("/v3/auth/role/add", {"name": "root"}),
+        ("/v3/auth/user/add", {"name": "root", "password": "root-of-the-test"}),
+        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+        ("/v3/auth/role/add", {"name": USER}),
+        ("/v3/auth/role/grant", {"name": USER, "perm": permission}),
+        ("/v3/auth/user/add", {"name": USER, "password": PASSWORD}),
+        ("/v3/auth/user/grant", {"user": USER, "role": USER}),
+        ("/v3/auth/enable", {}),
+    ]
+    for path, what in steps:
+        client._call(path, what)
+    client.close()
+    return replace(settings, user=USER, password=PASSWORD)

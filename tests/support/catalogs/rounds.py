@@ -2,18 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from compaction.api.catalog.reasons import UNDEFINED, Finding, Reason
-from compaction.catalogs.commands.command import CatalogCommand
+from compaction.catalogs.commands.command import Batch, CatalogCommand, ColumnSpec, batch
+from compaction.catalogs.commands.schema_commands import CreateSchema, CreateSystemSchema
+from compaction.catalogs.commands.table_commands import CreateTable, PrimaryKey
 from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
 from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Topology, Unanswered
 from compaction.catalogs.manager.history import CatalogHistory
-from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Zone, hybrid
+from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.descriptors import ColumnType, Index, Table, Zone, hybrid
+from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.participants.reports import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
-from support.catalogs.worlds import World
+
+# Histories of the reference, line by line.
+
+UPDATES = "catalog.update."
+
+
+def records(path: Path) -> Iterator[Any]:
+    with gzip.open(path, "rt") as file:
+        yield from map(json.loads, file)
+
+
+def puts(record: Any) -> Iterator[tuple[int, bytes, int]]:
+    """Version, value and timestamp of what a record put into the log."""
+    for transaction in record["txns"]:
+        for key, data in transaction["puts"]:
+            if key.startswith(UPDATES) and transaction["succeeded"]:
+                yield int(key.removeprefix(UPDATES)), bytes.fromhex(data), transaction["timestamp"]
+
+
+# DDL as commands read it.
+
+THREE_NAMES = """
+- {type: CREATE_ZONE, zone: FAST, storageProfiles: [default], partitions: 1, replicas: 1}
+- type: CREATE_TABLE
+  schema: PUBLIC
+  table: T0
+  zone: FAST
+  columns: [{name: ID, type: INT32, nullable: false}]
+  pk: {columns: [ID]}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T0, newName: T1}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T1, newName: T2}
+- {type: RENAME_TABLE, schema: PUBLIC, table: T2, newName: T3}
+"""
+"""A table of one partition, renamed three times."""
+
+
+# A catalog that commands change, one version each, without a log.
+
+INT = ColumnType.INT32
+
+
+def column(name: str, nullable: bool = True) -> ColumnSpec:
+    return ColumnSpec(name, INT, nullable)
+
+
+def table(name: str, *columns: str, zone: str | None = None) -> CreateTable:
+    """A table with the key ID and further columns."""
+    return CreateTable("PUBLIC", name, (column("ID", False), *map(column, columns)), PrimaryKey(("ID",)), zone=zone)
+
+
+@dataclass
+class World:
+    """The latest version; each batch that changes something makes one, a second later."""
+
+    catalog: Catalog = EMPTY
+
+    @classmethod
+    def started(cls) -> World:
+        world = cls()
+        world.run(CreateSchema("PUBLIC"), CreateSystemSchema("SYSTEM"))
+        return world
+
+    def run(self, *commands: CatalogCommand) -> Batch:
+        found = batch(self.catalog, commands)
+        if found.entries:
+            version = self.catalog.version + 1
+            self.catalog = applied(self.catalog, VersionedUpdate(version, 5, found.entries), hybrid(version * 1000))
+        return found
+
+    def table(self, name: str) -> Table:
+        schema = self.catalog.schema("PUBLIC")
+        assert schema is not None
+        found = self.catalog.table(schema, name)
+        assert found is not None
+        return found
+
+    def index(self, name: str) -> Index | None:
+        schema = self.catalog.schema("PUBLIC")
+        assert schema is not None
+        return self.catalog.index(schema, name)
+
 
 NAMES = ("node1", "node2", "node3")
 NOW = hybrid(10_000_000)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import functools
-from collections.abc import Iterable, Mapping
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import psutil
+import pytest
+import yaml
+
+from compaction.api.base import timestamp_from_epoch
+from compaction.api.names import ANNOTATION_USED_BY, COORDINATOR_LEASE
+from compaction.cli.main import main
 from compaction.kube.client.api import PatchKind
 from compaction.kube.client.transport import (
     CATALOG_COMPACTIONS,
@@ -19,11 +35,12 @@ from compaction.kube.client.transport import (
     PODS,
     Resource,
 )
+from compaction.leases.record import format_micro_time
 from compaction.local.cluster.control_plane import AdminAnswer, AdminClient
 from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log
-from support.time.waiting import eventually
+from support.clocks import eventually
 
 Object = dict[str, Any]
 Objects = list[Object]
@@ -257,3 +274,172 @@ def condition(found: Object, type_: str) -> Object:
     """A condition of an object, or {} when it has none of that type."""
     conditions = found.get("status", {}).get("conditions", [])
     return next((item for item in conditions if item["type"] == type_), {})
+
+
+# Secrets written into a cluster, and everything that is said there and beside: no value may be in it.
+
+EVERYBODY = "CompactionPolicy/*, CatalogCompaction/*"
+
+
+def write_secret(cluster: Cluster, name: str, values: Mapping[str, str], *, used_by: str = EVERYBODY) -> None:
+    """Make a Secret, or give it these keys. `used_by`: for whom it is."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    metadata = {"name": name, "annotations": {ANNOTATION_USED_BY: used_by}}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+    cluster.apply(body)
+
+
+def objects_of(cluster: Cluster) -> str:
+    """All objects of the namespace but the Secrets themselves, as YAML."""
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+    return cluster.kubectl(
+        "get", ",".join(kind for kind in kinds if kind != "secrets"), "-o", "yaml", "--show-managed-fields"
+    )
+
+
+def files_below(*directories: Path) -> bytes:
+    """The content of every file, one after the other; what vanishes meanwhile is left out."""
+    return b"".join(_content(path) for directory in directories for path in sorted(directory.rglob("*")))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def session_of(pid: int) -> Iterable[psutil.Process]:
+    """The processes of the session that `pid` leads."""
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == pid:
+                yield process
+        except ProcessLookupError:
+            continue
+
+
+def shown_by(processes: Iterable[psutil.Process]) -> bytes:
+    """What everybody sees of processes, and what their user does: command lines and environments."""
+    return b"".join(
+        _content(Path(f"/proc/{process.pid}/{name}")) for process in processes for name in ("cmdline", "environ")
+    )
+
+
+# Objects with a status that a test writes, as the operator would.
+
+
+def ago(seconds: float) -> str:
+    return timestamp_from_epoch(time.time() - seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+    """Create an object, and write its status as the operator would."""
+    cluster.apply(document)
+    if status is not None:
+        kind, name = document["kind"], document["metadata"]["name"]
+        write_status(cluster, f"{kind}/{name}", status)
+
+
+def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
+    cluster.patch(name, {"status": status}, subresource="status")
+
+
+def coordinator_lease(silent: float) -> dict[str, Any]:
+    """The coordinator's Lease, renewed so many seconds ago."""
+    renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent))
+    spec = {"holderIdentity": "replica-a", "leaseDurationSeconds": 900, "renewTime": renewed}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": COORDINATOR_LEASE},
+        "spec": spec,
+    }
+
+
+# People who type `kubectl compaction ...`: each with a kubeconfig and a role of their own.
+
+ROLES = Path(__file__).resolve().parents[3] / "manifests" / "rbac" / "roles.yaml"
+PROGRAMS = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody with a kubeconfig, at a shell in which kubectl finds its plugin."""
+
+    kubectl: Path
+    kubeconfig: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+
+    def plugin(self, *args: str) -> Answer:
+        """`kubectl compaction ARGS`, as a process."""
+        command = [str(self.kubectl), "compaction", *args]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=self.environment, stdin=subprocess.DEVNULL
+        )
+        assert "Traceback" not in done.stderr
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *args: str, typed: str | None = None) -> Answer:
+        """The same in this process, which saves a second each time. `typed`: what is typed at a terminal; None: there
+        is none.
+        """
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setenv("KUBECONFIG", str(self.kubeconfig))
+            patch.setattr("sys.stdin", io.StringIO() if typed is None else _Terminal(typed))
+            code = main(list(args))
+        return Answer(code, out.getvalue(), err.getvalue())
+
+    def prints(self, *args: str) -> str:
+        answer = self.run(*args)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    def refused(self, *args: str, code: int = 1) -> str:
+        answer = self.run(*args)
+        assert answer.returncode == code, answer.stdout + answer.stderr
+        return answer.stderr
+
+
+def exit_code(command: Sequence[str]) -> int:
+    """Of `compactor` in this process, also of a command that ends the process itself, as `run` does."""
+    try:
+        return main(list(command))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+def make_user(control_plane: Any, namespace: str, directory: Path, *, role: str) -> User:
+    """A user of a namespace with one of the roles we ship, or with none."""
+    apply(control_plane.admin, yaml.safe_load_all(ROLES.read_text()), namespace=namespace)
+    name = f"{role or 'nobody'}-{namespace}"
+    if role:
+        bind(control_plane.admin, role, name, namespace=namespace)
+    kubeconfig = control_plane.running.kubeconfig_for(name, directory / f"{name}.kubeconfig", namespace=namespace)
+    return User(control_plane.binaries.kubectl, kubeconfig)
+
+
+def columns_of(table: str) -> list[dict[str, str]]:
+    """The rows of a table by heading; cells may hold single spaces."""
+    head, *lines = table.splitlines()
+    starts = [match.start() for match in re.finditer(r"(?<!\S)\S+( \S+)*", head)]
+    spans = list(zip(starts, [*starts[1:], None], strict=True))
+    return [{head[a:b].strip(): line[a:b].strip() for a, b in spans} for line in lines]

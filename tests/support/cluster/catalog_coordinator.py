@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
-from compaction.api.catalog.reasons import Finding
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.api.conditions import get_condition
+from compaction.api.names import ANNOTATION_USED_BY
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.compaction.observations import (
     Ask,
     CatalogDecision,
@@ -24,11 +29,19 @@ from compaction.catalogs.compaction.observations import (
 )
 from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
-from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.errors import CatalogError
+from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.catalogs.operator.working import Credentials
+from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.core.reconcile.observations import Moment
-from support.catalogs.rounds import report, timeline
-from support.cluster.catalog_manifests import catalog_object
+from compaction.errors import NotFoundError
+from compaction.kube.client.transport import Resource
+from support.catalogs.memory_log import MemoryUpdateLog
+from support.catalogs.rounds import World, report, timeline
+from support.cluster.orders import catalog_object
 
 START = 1_750_000_000.0
 HISTORY = timeline(*(hybrid(int(START * 1000) - 5_000_000 + n * 1000) for n in range(6)))
@@ -118,3 +131,128 @@ class CatalogCoordinator:
 
 def kinds(decision: CatalogDecision) -> list[str]:
     return [type(task).__name__ for task in decision.tasks]
+
+
+# Logs in memory and participants by name, as the controller of catalogs works with them.
+
+
+@dataclass
+class KeptLog:
+    """A log that stays open when one of its users closes it."""
+
+    log: MemoryUpdateLog
+    failure: CatalogError | None = None
+    writer: str = "a coordinator"
+    swept: int = 0
+
+    def time(self) -> None:
+        """It has no clock."""
+
+    def sweep(self) -> None:
+        self.swept += 1
+
+    def recover(self) -> Recovered:
+        if self.failure is not None:
+            raise self.failure
+        return self.log.recover()
+
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
+        return self.log.append(update, timestamp)
+
+    def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        return self.log.save_snapshot(snapshot, token)
+
+    def claim(self, least: int, *, begins: bool = True) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return self.log.claim(least)
+
+    def watch(self, *_: Any) -> Any:
+        raise AssertionError("a coordinator reads the log, and watches nothing")
+
+    def close(self) -> None:
+        """Another use opens it again."""
+
+
+@dataclass
+class MemoryLogs:
+    """Implements `catalogs.operator.working.Logs` for one catalog."""
+
+    kept: KeptLog = field(default_factory=lambda: KeptLog(MemoryUpdateLog()))
+    opened_with: list[Credentials] = field(default_factory=list)
+    world: World = field(default_factory=World)
+
+    def open(self, spec: CatalogCompactionSpec, credentials: Credentials) -> UpdateLog:
+        self.opened_with.append(credentials)
+        return self.kept
+
+    def run(self, *commands: CatalogCommand) -> None:
+        """One more version."""
+        found = self.world.run(*commands)
+        version = self.world.catalog.version
+        assert self.kept.append(VersionedUpdate(version, 5, found.entries), hybrid(version * 1000))
+
+
+@dataclass
+class NamedParticipants:
+    """Implements `catalogs.operator.working.Participants` in this process; `silent` ones do not answer."""
+
+    clock: Callable[[], int]
+    known: dict[str, ReferenceParticipant] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    sent: list[tuple[int, int]] = field(default_factory=list)
+
+    async def ask(
+        self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
+    ) -> tuple[tuple[ParticipantAnswer, ...], tuple[Unanswered, ...]]:
+        asked = [address.name for address in addresses]
+        answers = [
+            ParticipantAnswer(replace(self.known[name].report(), name=name), self.clock(), self.clock())
+            for name in asked
+            if name not in self.silent
+        ]
+        silent = [Unanswered(name, Reason.NO_ANSWER, "refused") for name in asked if name in self.silent]
+        return tuple(answers), tuple(silent)
+
+    async def send(
+        self,
+        spec: CatalogCompactionSpec,
+        addresses: Sequence[ParticipantAddress],
+        credentials: Credentials,
+        minimum: int,
+        token: int,
+    ) -> tuple[tuple[str, str], ...]:
+        self.sent.append((minimum, token))
+        for address in addresses:
+            if address.name not in self.silent:
+                self.known[address.name].store_minimum(minimum)
+        return tuple((address.name, "refused") for address in addresses if address.name in self.silent)
+
+
+@dataclass
+class ObjectsOf:
+    """An API client that has these Secrets (values by name) and pods; `failure` is raised instead."""
+
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pods: Sequence[Mapping[str, Any]] = ()
+    failure: Exception | None = None
+    asked: list[str | None] = field(default_factory=list)
+
+    async def get(self, resource: Resource, name: str, *, namespace: str) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
+        if name not in self.secrets:
+            raise NotFoundError(f"{resource.plural} {name} in {namespace}", status=404, reason="NotFound")
+        metadata = {"name": name, "namespace": namespace, "annotations": {ANNOTATION_USED_BY: "CatalogCompaction/*"}}
+        return {"metadata": metadata, "data": dict(self.secrets[name])}
+
+    async def list(self, resource: Resource, *, namespace: str, labels: str | None = None) -> SimpleNamespace:
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append(labels)
+        return SimpleNamespace(items=tuple(self.pods))
+
+
+def pod(name: str, address: str = "10.0.0.1", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    status = {"phase": phase} | ({"podIP": address} if address else {})
+    return {"metadata": {"name": name, **metadata}, "status": status}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
+
+from lupa.lua51 import LuaRuntime
 
 from compaction.api.base import format_timestamp
 from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.leases.record import Lease, LeaseRecord
-from support.cluster.catalog_manifests import catalog_object
+from support.cluster.control_plane import MANIFESTS
 from support.cluster.manifests import job_object, policy_object
+from support.cluster.orders import catalog_object
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -134,3 +139,82 @@ def catalog_status(reason: str = "Transaction", **more: Any) -> dict[str, Any]:
         ],
         **more,
     }
+
+
+# What `kubectl`-like tools conclude about an object: the rules of cli-utils `pkg/kstatus/status/generic.go`, on JSON.
+#
+# Flux, kpt and, in its generic health, Argo CD go by them.
+
+
+class KStatus(StrEnum):
+    CURRENT = "Current"
+    IN_PROGRESS = "InProgress"
+    FAILED = "Failed"
+    TERMINATING = "Terminating"
+
+
+def kstatus(found: Mapping[str, Any]) -> KStatus:
+    """Deletion first, then an outdated generation, the abnormal conditions in their order, and at last Ready."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    if metadata.get("deletionTimestamp"):
+        return KStatus.TERMINATING
+    observed = status.get("observedGeneration")
+    if observed is not None and observed != metadata.get("generation", 0):
+        return KStatus.IN_PROGRESS
+    conditions = status.get("conditions") or []
+    for condition in conditions:
+        if condition["status"] == "True" and condition["type"] in _ABNORMAL:
+            return _ABNORMAL[condition["type"]]
+    ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
+    return KStatus.CURRENT if ready is None or ready["status"] == "True" else KStatus.IN_PROGRESS
+
+
+_ABNORMAL = {"Reconciling": KStatus.IN_PROGRESS, "Stalled": KStatus.FAILED}
+
+
+class Verdict(StrEnum):
+    """What a tool that waits for an object does next."""
+
+    PASSES = "passes"
+    WAITS = "waits"
+    FAILS = "fails"
+
+
+def flux_wait(found: Mapping[str, Any]) -> Verdict:
+    """Flux with `wait: true` or a health check (fluxcd/pkg `ssa/manager_wait.go`): goes on when all objects are
+    Current, gives up at once when one has Failed, and waits for the rest until its timeout.
+    """
+    return {KStatus.CURRENT: Verdict.PASSES, KStatus.FAILED: Verdict.FAILS}.get(kstatus(found), Verdict.WAITS)
+
+
+def argo_sync(health: str) -> Verdict:
+    """A wave of an Argo CD sync (gitops-engine `pkg/sync/sync_context.go`): Healthy ends it, Degraded fails it, and
+    anything else, Suspended too, keeps it waiting.
+    """
+    return {"Healthy": Verdict.PASSES, "Degraded": Verdict.FAILS}.get(health, Verdict.WAITS)
+
+
+def kubectl_wait(found: Mapping[str, Any], condition: str) -> Verdict:
+    """`kubectl wait --for=condition=...` (kubectl `pkg/cmd/wait/condition.go`): until the condition is True and not of
+    an older generation. It never gives up by itself.
+    """
+    generation, status = found["metadata"].get("generation", 0), found.get("status") or {}
+    for item in status.get("conditions") or []:
+        if item["type"] == condition:
+            observed = item.get("observedGeneration", status.get("observedGeneration"))
+            current = observed is None or observed >= generation
+            return Verdict.PASSES if current and item["status"] == "True" else Verdict.WAITS
+    return Verdict.WAITS
+
+
+# Argo CD's health of our kinds: the script of manifests/examples/argocd, run by its own kind of Lua.
+
+SCRIPT = (MANIFESTS / "examples" / "argocd" / "health.lua").read_text()
+
+
+def health(found: Mapping[str, Any]) -> tuple[str, str]:
+    """(status, message) for an object."""
+    lua = LuaRuntime(register_eval=False, register_builtins=False)
+    judge = lua.execute(f"return function(obj)\n{SCRIPT}\nend")
+    answer = judge(lua.table_from(dict(found), recursive=True))
+    return str(answer["status"]), str(answer["message"])

@@ -20,7 +20,7 @@ from typing import Any
 
 from compaction.segments.directory import fs
 from compaction.segments.model import FileIdentity
-from support.depth import at_depth
+from support.timing import at_depth
 
 RECORDED = (
     "create", "reopen", "write", "write_at", "sync", "sync_data", "sync_directory", "sync_file", "make_directory",

@@ -10,11 +10,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from compaction.cli.lazy import pause_collector
+from support import clocks
+from support.processes.light_worker import register_kind
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from compaction.cli.lazy import pause_collector
-from support.processes.light_worker import register_kind
-from support.time import skewed_clock
 
 WORKER = Path(__file__).with_name("light_worker.py")
 
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--kind")
     options, command = parser.parse_known_args()
     if options.clock is not None:
-        skewed_clock.install(options.clock)
+        clocks.install(options.clock)
     if options.kind is not None:
         register_kind(options.kind)
 

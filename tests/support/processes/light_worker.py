@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from compaction.cli.lazy import pause_collector
-from support.time import skewed_clock
+from support import clocks
 
 
 def register_kind(name: str) -> None:
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--kind")
     options, command = parser.parse_known_args()
     if options.clock is not None:
-        skewed_clock.install(options.clock)
+        clocks.install(options.clock)
     if options.kind is not None:
         register_kind(options.kind)
 

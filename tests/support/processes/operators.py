@@ -12,17 +12,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.launchers.process import ProcessLauncher
+from support.clocks import eventually
 from support.cluster.by_kubectl import apply, bind
-from support.time.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 RBAC = ROOT / "manifests" / "rbac" / "roles.yaml"
@@ -206,3 +208,35 @@ def grant(plane: Any, namespace: str, account: str, path: Path) -> Path:
     bind(plane.admin, "compaction-operator", account, namespace=namespace)
     kubeconfig: Path = plane.running.kubeconfig_for(account, path, namespace=namespace)
     return kubeconfig
+
+
+# The family of a process: who they are, and that none of them is left.
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All living descendants of a process."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def command_line(process: psutil.Process) -> str:
+    """The arguments, joined by spaces; empty for one that has ended since it was listed (launchers come and go)."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # a zombie is one, too
+        return ""
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; a zombie that nobody has collected yet has ended, too."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def still_alive(processes: Sequence[psutil.Process], *, seconds: float) -> list[psutil.Process]:
+    """Those that have not ended after `seconds`; returns as soon as all have."""
+    until = time.monotonic() + seconds
+    while (alive := [process for process in processes if not has_ended(process)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return alive

@@ -8,11 +8,16 @@ What is set here is read when the modules that use it are imported, so it is set
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from compaction.local.cluster.control_plane import read_state
+from compaction.local.processes.process import ProcessId
 from demos.blocks import writers as blocks
 from demos.catalog import nodes as catalog
 from demos.staging import writers
@@ -63,6 +68,40 @@ def slower_writers() -> None:
     tenants = [replace(tenant, pause=SLOWER / 2 * tenant.pause) for tenant in blocks.TENANTS]
     blocks.NOISY, blocks.QUIET, blocks.DAMAGED = tenants  # type: ignore[misc]
     blocks.TENANTS = tuple(tenants)  # type: ignore[misc,assignment]
+
+
+# A demo as a process of its own: what it says, what it has started, and what of it still runs.
+
+COMMAND = [sys.executable, "-m", "demos"]
+
+
+def started_in(directory: Path) -> list[ProcessId]:
+    """Everything the demo has recorded as started: control plane, replicas, servers of a store."""
+    states = [read_state(directory / part) for part in ("control-plane", "operator", "servers")]
+    return [process for state in states if state is not None for process in state.processes]
+
+
+def running_below(directory: Path) -> list[str]:
+    """Processes whose working directory is below `directory`, seen from the kernel and not from our own records."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "cwd").resolve().is_relative_to(directory) and ProcessId.of(entry.name, int(entry.name)):
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def read_until(demo: subprocess.Popen[str], word: str) -> str:
+    """All that it says up to the line with `word`; that it ends before fails the test."""
+    assert demo.stdout is not None
+    seen = ""
+    for line in demo.stdout:
+        seen += line
+        if word in line:
+            return seen
+    pytest.fail(f"the demo ended before {word!r} was seen:\n{seen}")
 
 
 if __name__ == "__main__":

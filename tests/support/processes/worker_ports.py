@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobSources, PolicyReference
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
+from compaction.segments.commit import fence
+from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.planning.plan import plan_log
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
@@ -27,7 +31,7 @@ from compaction.worker.errors import (
     WorkerLeaseGoneError,
 )
 from compaction.worker.ports import Assignment, JobOffer, LeasePort
-from support.time.waiting import PATIENCE_SECONDS, eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 
 
 def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes: Any) -> CompactionJobSpec:
@@ -292,3 +296,35 @@ class MemoryPort:
         await self._arrive()
         self._mine(job_name, report.token).report = report
         self._leave_call("report")
+
+
+MakeLog = Callable[..., Path]
+
+
+@pytest.fixture
+def make_log(tmp_path: Path) -> MakeLog:
+    """A small generated log; token 1 of `job-1` is claimed unless told otherwise."""
+
+    def make(name: str = "log", *, pattern: Pattern = Pattern.RANDOM, segments: int = 10, claim: int = 1) -> Path:
+        directory = tmp_path / name
+        generate_log(
+            directory,
+            pattern=pattern,
+            segments=segments,
+            entries_per_segment=64,
+            payload_bytes=128,
+            live_fraction=0.3,
+            sync=False,
+        )
+        if claim:
+            fence.claim(directory, job="job-1", token=claim, holder="test")
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def engine() -> Iterator[ThreadEngine]:
+    engine = ThreadEngine()
+    yield engine
+    engine.close()

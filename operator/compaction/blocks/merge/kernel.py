@@ -134,7 +134,7 @@ class KeepLast:
 
 # Merges sorted Parquet files into one: reads each input once, in bounded memory, and says what it has done.
 #
-# Invariants (tests/stores/blocks/merge):
+# Invariants (tests/blocks/merge):
 #
 # * The rows of the output are those of the inputs, each as often; with deduplication, minus exactly the rows that are
 #   counted as dropped.

@@ -58,8 +58,8 @@ def candidates(kind: pa.DataType) -> tuple[str, ...]:
     """The encodings that a column of this type may have, the cheapest to read first; empty: let the writer decide.
 
     An encoding stands here only if Spark (both of its readers), DuckDB, Polars and pyarrow of the last years read it
-    for every type that has it (docs/adr/0210-encodings-that-everybody-reads.md): tests/rewrite/spark/test_blocks.py and
-    tests/stores/blocks/merge/test_readers.py show it. Two are left out although they are often smaller:
+    for every type that has it (docs/adr/0210-encodings-that-everybody-reads.md): tests/worker/spark/test_blocks.py and
+    tests/blocks/merge/test_readers.py show it. Two are left out although they are often smaller:
 
     * BYTE_STREAM_SPLIT. Spark's vectorised reader refuses it up to 3.5 for every type and unsigned integers in 4.3;
       DuckDB refuses it for everything but floats up to 1.2, and for decimals, float16 and fixed-size binaries in 2.0.

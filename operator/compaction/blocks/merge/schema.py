@@ -8,7 +8,7 @@ with INT96 of both (`format.int96`). The same holds inside of structs, lists and
 that some structs lack is null there. Everything else names the column and both types.
 
 The rules are those of a join in a lattice: whether a set of types has a common one, and which, does not depend on the
-order in which they come (tests/stores/blocks/schema/test_classes.py). `schema/classes.py` relies on that.
+order in which they come (tests/blocks/test_schema.py). `schema/classes.py` relies on that.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class SchemaConflict:
 # there at that moment. At the highest level it waits for company. One without rows does neither: its batch is ready,
 # and the job drops it.
 #
-# Invariant (tests/stores/blocks/planning/test_properties.py): the batches are a function of the blocks that wait and
+# Invariant (tests/blocks/planning/test_properties.py): the batches are a function of the blocks that wait and
 # of the time, not of the time of a scan or of what was here before. So a restart finds the batches that were there.
 
 NEVER: Final = math.inf

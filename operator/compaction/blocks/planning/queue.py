@@ -29,7 +29,7 @@ from compaction.core.collecting import collector_paused
 # next batch has been ready longest. So a tenant with a thousand batches waits for itself, and one with a single batch
 # gets the next job that is created, however short the queue is.
 #
-# Invariants (tests/stores/blocks/planning/test_order.py): every ready batch comes exactly once; within a tenant in
+# Invariants (tests/blocks/planning/test_order.py): every ready batch comes exactly once; within a tenant in
 # the order of `BlockBatch.ready`; between two jobs of one tenant no other waits for more than one turn of each.
 
 
@@ -125,7 +125,7 @@ class ReadyLines:
 # * `hold`: a job has been made of these blocks. They are in no other batch from then on, until they are removed (the
 #   job succeeded: they are replaced) or released (the job is gone: they wait again, at the place of their arrival).
 #
-# Invariants (tests/stores/blocks/planning/test_properties.py, test_rows.py):
+# Invariants (tests/blocks/planning/test_properties.py, test_rows.py):
 #
 # * A block that was pushed and not removed is in exactly one place: a batch, a job, or left alone with a reason.
 # * Nothing is planned twice: no block of a held batch is offered in another one.

@@ -10,7 +10,7 @@ with one whose `b` is a text, and these two do not go together. So the classes a
   column. Schemas with the same families are one class.
 
 So it is an equivalence that depends on the set alone, never on an order, and the schemas of a class can be unified
-(tests/stores/blocks/schema/test_classes.py).
+(tests/blocks/test_schema.py).
 """
 
 from __future__ import annotations

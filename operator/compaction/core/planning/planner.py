@@ -96,7 +96,7 @@ def split_due(
 
 # From candidates to jobs: deterministic, within limits, with a reason for everything left out.
 #
-# Invariants (tests/planning):
+# Invariants (tests/core/planning):
 #
 # * The same candidates give the same jobs with the same names, in whatever order they come.
 # * Every group and every obsolete source of a candidate is in exactly one planned job, or the candidate is left out

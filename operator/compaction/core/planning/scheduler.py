@@ -13,9 +13,9 @@ from compaction.api.enums import JobState, WaitReason
 
 # Shares of `limits.bytesPerSecond`: who may start, and how fast it may go.
 #
-# Invariants (tests/planning/test_rates.py): what is granted never exceeds the limit, unless the limit was lowered
-# under running jobs; when nothing runs, a job may start; while a job could run, less than a tenth of the limit is
-# granted to none, and while jobs run and no other could start, less than a twentieth. A share is never cut: those
+# Invariants (tests/core/planning/test_sharing.py): what is granted never exceeds the limit, unless the limit was
+# lowered under running jobs; when nothing runs, a job may start; while a job could run, less than a tenth of the limit
+# is granted to none, and while jobs run and no other could start, less than a twentieth. A share is never cut: those
 # that start later divide what is left, however much that is.
 
 _WORTH: Final = 10
@@ -93,7 +93,7 @@ def topped_up(granted: Sequence[int], left: int) -> tuple[int, ...]:
 # One limit for many: what each of those that want something may have of it. Max-min fair, in whole units.
 #
 # Each member gets what it wants, or as much as the largest share of those that want more (water filling); what cannot
-# be divided goes to those that stand first in line. Invariants (tests/planning/test_sharing.py):
+# be divided goes to those that stand first in line. Invariants (tests/core/planning/test_sharing.py):
 #
 # * Never above the limit: neither the shares together, nor what is held and may be taken besides.
 # * No member gets nothing while another gets more than one, and none gets more than it wants.
@@ -185,7 +185,7 @@ def _grant(share: int, may_hold: int, may_keep: int) -> Grant:
 # age (first in, first out). Inside a level tenants take turns: the one with the fewest jobs running, then the one
 # served longest ago. A target runs one job at a time.
 #
-# Invariants (tests/planning):
+# Invariants (tests/core/planning):
 #
 # * Never more assignments than free slots, nor more than `capacity`; no job twice; one job per target.
 # * Work is conserved: a slot stays free only when no job may take it.

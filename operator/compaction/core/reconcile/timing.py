@@ -23,8 +23,8 @@ from compaction.core.reconcile.observations import Memory, Moment
 # is Debian cron's: a fixed time in a gap comes right after it, one that occurs twice comes once, and an expression
 # whose minute or hour begins with `*` follows elapsed time.
 #
-# Invariants (tests/planning/test_schedule.py): `next_time` is later than its argument, so no loop over times sticks;
-# a window is open at a moment exactly when one of its times lies within its duration before it.
+# Invariants (tests/core/planning/test_schedule.py): `next_time` is later than its argument, so no loop over times
+# sticks; a window is open at a moment exactly when one of its times lies within its duration before it.
 
 _MINUTE = 60
 _OPENINGS_TRIED = 1000

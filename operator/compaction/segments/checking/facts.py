@@ -282,12 +282,12 @@ CHECKLIST: Final[dict[OwnerRule, RuleText]] = {
     OwnerRule.GAPS_REFUSED: RuleText(
         "a write carries the previous index; after a gap nothing is written until it is filled",
         SeenFacts.TEST,
-        "tests/stores/segments/wal/test_acceptance.py",
+        "tests/segments/test_wal.py",
     ),
     OwnerRule.ONE_WRITER: RuleText(
         "one process at a time writes a system, and holds its lock",
         SeenFacts.TEST,
-        "tests/stores/segments/system/test_system.py",
+        "tests/segments/system/test_system.py",
     ),
     OwnerRule.RECEIPTS_READ: RuleText(
         "an owner reads the newest receipts of the compactor before it deletes a segment",

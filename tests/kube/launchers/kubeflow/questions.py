@@ -7,7 +7,7 @@ from typing import Any, Final
 from compaction.core.reconcile.workers.fleet import worker_names
 from compaction.kube.launchers.kubeflow import WRITTEN_CONF, kubeflow_application
 from kube.launchers.kubeflow.recorded import UID, Question, Submission
-from kube.launchers.pods import FULL, request_of
+from kube.launchers.played_cluster import FULL, request_of
 
 DYNAMIC: Final = FULL | {"dynamicAllocation": {"minExecutors": 0, "maxExecutors": 3}, "executor": {"instances": 0}}
 VARIANTS: Final[dict[str, dict[str, Any]]] = {"plain": {}, "full": FULL, "dynamic": DYNAMIC}

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from compaction.local.programs import gobuild
 from kube.launchers.kubeflow.recorded import WORDS, Answer, Question, Recording, Submission, in_order
-from support.depth import DEPTH, Depth
 from support.pinned_modules import PinnedModule, kept, made_once
+from support.timing import DEPTH, Depth
 
 MODULE: Final = PinnedModule(
     "github.com/kubeflow/spark-operator/v2", Path(__file__).with_name("gomodules") / "kubeflow-spark-operator"

@@ -364,8 +364,8 @@ def soonest(*seconds: float | None) -> float | None:
 
 # Bytes per second that end with a job go to the jobs that run on, once no other job could start with them.
 #
-# Invariant (tests/reconcile/test_raises.py): what Leases of attempts that may still write (`shares.py`) name together
-# is never raised above the limit.
+# Invariant (tests/core/reconcile/test_rates.py): what Leases of attempts that may still write (`shares.py`) name
+# together is never raised above the limit.
 
 
 def raised_rates(

@@ -1,0 +1,1 @@
+"""Segment logs with their owners, filled, and what must hold."""

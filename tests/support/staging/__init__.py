@@ -1,0 +1,1 @@
+"""Staging areas: repositories, tables and trees, filled, and a lakeFS server as far as tokens go."""

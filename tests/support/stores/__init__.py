@@ -1,1 +1,0 @@
-"""Stores: segment logs with their owners, block stores with index and objects, filled, and what must hold."""

@@ -1,1 +1,0 @@
-"""Time: a clock that jumps or is wrong, and waiting for what becomes true."""
