@@ -273,3 +273,34 @@ def test_walls_stand() -> None:
 def test_two_modules_import_kopf(modules: list[Module]) -> None:
     importers = [module.name.rpartition(".")[2] for module in modules if "kopf" in module.imports]
     assert sorted(importers) == ["handlers", "term"]
+
+
+ACROSS = {
+    "bench",
+    "chaos",
+    "conformance",
+    "contract",
+    "crash",
+    "e2e",
+    "fuzz",
+    "house",
+    "images",
+    "manifests",
+    "mutation",
+}
+ACROSS |= {"node", "simulation", "support", "catalogs/simulation"}
+"""Folders of tests that cross the whole package, or drive a part of it in a world of their own (tests/README.md)."""
+
+
+def test_tests_mirror_the_package() -> None:
+    """A folder of tests is a package, or a module, of the same name; its tests are found where a reader looks."""
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
+    rooms = [PACKAGE, ROOT, ROOT / "examples" / "replicated-kv"]
+
+    def is_known(folder: Path) -> bool:
+        inside = Path(*folder.parts[1:]) if folder.parts[0] == "examples" else folder
+        return any((room / inside).is_dir() or (room / inside).with_suffix(".py").is_file() for room in rooms)
+
+    crossing = {folder for folder in folders if folder.parts[0] in ACROSS or folder.as_posix() in ACROSS}
+    assert sorted(folder.as_posix() for folder in folders - crossing if not is_known(folder)) == []
