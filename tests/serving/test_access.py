@@ -10,10 +10,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
+from compaction.blocks.serving.server import IngestServer
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.serving.access import (
@@ -31,6 +35,7 @@ from compaction.serving.errors import (
     NotAuthenticatedError,
     TokenReviewUnavailableError,
 )
+from compaction.serving.openapi import Api, EndpointOperation
 from support.blocks.block_stores import block_id, fill, upload
 from support.blocks.blocks import parquet, rows
 from support.endpoints import SECRET, Endpoint, gate, serving
@@ -100,6 +105,32 @@ def test_what_is_open_needs_no_secret(serve: Callable[..., Endpoint]) -> None:
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
         assert endpoint.call("GET", path, token=None).status == 200
     assert "compaction_ingest_requests_total" in endpoint.call("GET", "/metrics", token=None).body
+
+
+def test_no_operation_of_an_endpoint_is_open_by_its_name(tmp_path: Path, folder_store: BlockStore) -> None:
+    """A row that carries something out is never taken for the open one of that name."""
+
+    class OwnOnly(Api):
+        @property
+        def operations(self) -> tuple[EndpointOperation, ...]:
+            return tuple(replace(row, name="metrics", path="/v1/figures") for row in self.own[:1])
+
+    class Named(IngestServer):
+        def application(self) -> web.Application:
+            found = self._api
+            self._api = OwnOnly(found.title, found.description, found.own, found.problem)
+            return super().application()
+
+    async def main() -> None:
+        server = Named(folder_store, gate(tmp_path))
+        async with TestClient(TestServer(server.application())) as client:
+            (row,) = server._api.operations
+            answer = await client.request(row.method, row.path)
+            assert answer.status == 401
+            assert "Unauthenticated" in await answer.text()
+        server.close()
+
+    asyncio.run(main())
 
 
 def test_a_file_of_two_secrets_lets_both_in_and_a_changed_one_counts_at_once(tmp_path: Path) -> None:
