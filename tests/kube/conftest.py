@@ -1,9 +1,11 @@
 """A connection to the tests' control plane, a way to run coroutines against it, and a policy that is valid."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import psutil
 import pytest
 
 from compaction.kube.client.api import ApiClient, Obj
@@ -46,3 +48,12 @@ def policy(namespace: str) -> Callable[..., Obj]:
         }
 
     return make
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A directory for records of workers that are processes; whatever a failing test leaves running is killed."""
+    yield tmp_path
+    for worker in psutil.process_iter(["cwd"]):  # workers run in the directory of their records
+        if worker.info["cwd"] == str(tmp_path / "workers"):
+            worker.kill()

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -62,14 +62,6 @@ def worker_of(state: Path, name: str = "p-w-1") -> psutil.Process:
 def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:
     asyncio.run(launcher.stop(WorkerRef(name, POLICY), grace=5))
     eventually(lambda: all(item.ended for item in asyncio.run(launcher.observe()) if item.name == name), "its end")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    for worker in psutil.process_iter(["cwd"]):  # workers run in the directory of their records
-        if worker.info["cwd"] == str(tmp_path / "workers"):
-            worker.kill()
 
 
 def test_the_worker_reads_them_and_nobody_else_sees_them(state: Path) -> None:

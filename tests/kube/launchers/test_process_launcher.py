@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -38,14 +38,6 @@ def observe(launcher: ProcessLauncher) -> list[WorkerObservation]:
 
 def pid_of(state: Path, name: str = "p-w-1") -> int:
     return int(json.loads((state / "workers" / f"{name}.json").read_text())["pid"])
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    for worker in psutil.process_iter(["cwd"]):  # workers run in the directory of their records
-        if worker.info["cwd"] == str(tmp_path / "workers"):
-            worker.kill()
 
 
 def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:

@@ -39,17 +39,6 @@ def seg(number: int) -> str:
     return f"{number:016d}.segment"
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """1-8 dead; 9-16 and 17-24 sparse; 25-32 dense; 33-40 newest. Snapshot 32."""
-    directory = tmp_path / "log"
-    with LogWriter(directory, max_count=8) as writer:
-        for index in range(1, 41):
-            writer.append(index, 1, b"entry %d" % index)
-    write_snapshot(directory, index=32, term=1, live=LiveSet.parse("9,17,25-32"))
-    return directory
-
-
 def compact(log: Path, job: str = "job", token: int = 1, now: float | None = 1000.0) -> None:
     state = open_log(log)
     assert state.live is not None

@@ -23,10 +23,7 @@ from compaction.segments.commit.records import (
 )
 from compaction.segments.errors import CorruptFenceError, InvalidGroupError, SegmentLogError, UnwritableFenceError
 from compaction.segments.format.names import job_key
-from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import FileIdentity
-from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.live_indexes import LiveSet
 
 A, B, C = (f"{n:016d}.segment" for n in (1, 2, 3))
 GROUP = f"{A[:16]}-{C[:16]}"
@@ -55,16 +52,6 @@ PENDING: dict[str, Any] = {
     "receipt": RECEIPT,
 }
 TOMBSTONE: dict[str, Any] = {"name": B, "kind": "Linked", "since": 0.0}
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    directory = tmp_path / "log"
-    with LogWriter(directory, max_count=8) as writer:
-        for index in range(1, 41):
-            writer.append(index, 1, b"entry %d" % index)
-    write_snapshot(directory, index=32, term=1, live=LiveSet.parse("9,17,25-32"))
-    return directory
 
 
 def put(log: Path, **fields: Any) -> None:

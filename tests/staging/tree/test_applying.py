@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,18 +49,6 @@ from support.staging.staging_trees import (
 from support.timing import examples
 
 VALUE = valued("v", bytes(range(200)))
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> RangeStorage:
-    return open_tree_storage(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new folder each time."""
-    root = tmp_path_factory.mktemp("trees")
-    return (root / str(number) for number in itertools.count())
 
 
 def letters(text: str, identity: str = "old") -> dict[bytes, bytes]:

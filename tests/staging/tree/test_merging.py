@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -47,18 +46,6 @@ from support.staging.staging_trees import (
 from support.timing import examples
 
 # Three-way merges: what they contain under each strategy, which ranges they reuse, and what is a conflict.
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> RangeStorage:
-    return open_tree_storage(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new folder each time."""
-    root = tmp_path_factory.mktemp("trees")
-    return (root / str(number) for number in itertools.count())
 
 
 def tree(storage: RangeStorage, text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,18 +40,6 @@ from support.timing import examples
 
 A, B = valued("a"), valued("b")
 ONE_OF_40000 = "2995638001ae5e003c0e632cd7b9a1d85eabd5d8157346834d55843fe018356e"
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> RangeStorage:
-    return open_tree_storage(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new folder each time."""
-    root = tmp_path_factory.mktemp("trees")
-    return (root / str(number) for number in itertools.count())
 
 
 def three(storage: RangeStorage) -> str:
