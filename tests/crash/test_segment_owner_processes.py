@@ -50,7 +50,7 @@ class Process:
         paths = os.pathsep.join(path for path in (str(TESTS), os.environ.get("PYTHONPATH", "")) if path)
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"support.processes.logs.{self.name}", *self._arguments, str(self._starts)],
+                [sys.executable, "-m", f"support.processes.log_{self.name}", *self._arguments, str(self._starts)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

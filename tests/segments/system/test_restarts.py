@@ -256,6 +256,8 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def snapshot(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from([i for i in self.held if i > self.snapshot_index]))
+        # That of its entry, as an owner gives it: a tail behind it may have been overwritten in a later term.
+        term = self.held[index].term
         live = data.draw(st.sets(st.sampled_from([i for i in self.held if i <= index])))
         if data.draw(st.booleans()):
             self.log.append(self.entries(self.last + 1, 1)).result(LONG)
@@ -263,7 +265,7 @@ class Histories(RuleBasedStateMachine):
         else:
             # Maybe of the last entry, behind which a tail was overwritten.
             self.system.roll().result(LONG)
-        self.log.snapshot(index, self.term, b"\x83j", LiveSet.from_indexes(live)).result(LONG)
+        self.log.snapshot(index, term, b"\x83j", LiveSet.from_indexes(live)).result(LONG)
         self.held = {i: e for i, e in self.held.items() if i > index or i in live}
         self.durable = dict(self.held)
         self.snapshot_index = index
