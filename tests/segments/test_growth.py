@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from compaction.segments.checking import reading
 from compaction.segments.checking.facts import CHECKLIST, OwnerRule, SeenFacts
 from compaction.segments.checking.growth import violations
-from compaction.segments.checking.reading import read_facts
+from compaction.segments.checking.reading import read_facts, read_wal_files
 from compaction.segments.directory.fs import regular_segments
 from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.memtable import LogEntry
@@ -19,7 +20,7 @@ from compaction.segments.model import HEADER_BYTES, segment_name
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.system import LogSystem
-from compaction.segments.wal.files import wal_files, wal_name, wal_number
+from compaction.segments.wal.files import open_wal, wal_files, wal_name, wal_number
 from support.segments.segment_logs import LIMITS, WAIT, entries, flush, varied_system, write_wal
 
 
@@ -218,3 +219,30 @@ def test_every_rule_of_two_readings_is_violated_here() -> None:
         OwnerRule.SNAPSHOTS_ADVANCE,
     }
     assert violated == {rule for rule, text in CHECKLIST.items() if text.seen is SeenFacts.WHILE}
+
+
+@pytest.mark.parametrize(("gone", "rest"), [(1, [2, 3]), (2, [3]), (3, [])])
+def test_files_that_their_owner_deletes_meanwhile_leave_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: int, rest: list[int]
+) -> None:
+    """An owner deletes the oldest first; a reader has read some of them when another one is gone."""
+    files = [
+        write_wal(tmp_path, number, [(b"a", entry)]) for number, entry in zip(range(1, 4), entries(1, 3), strict=True)
+    ]
+
+    def opened(path: Path) -> int:
+        if path == files[gone - 1]:
+            for older in files[:gone]:
+                older.unlink()
+        return open_wal(path)
+
+    monkeypatch.setattr(reading, "open_wal", opened)
+    found = read_wal_files(tmp_path, on_record=lambda _record, _number: None)
+    assert [wal_number(wal.path.name) for wal in found] == rest
+
+
+def test_a_file_that_was_never_there_is_a_gap(tmp_path: Path) -> None:
+    for number in (1, 3):
+        write_wal(tmp_path, number, [(b"a", entry) for entry in entries(number, number)])
+    found = read_wal_files(tmp_path, on_record=lambda _record, _number: None)
+    assert [wal_number(wal.path.name) for wal in found] == [1, 3]

@@ -101,16 +101,19 @@ def read_wal_files(
     directory: Path, *, on_record: Callable[[WalRecord, int], None], before: Mapping[str, WalFacts] | None = None
 ) -> tuple[WalFacts, ...]:
     """Facts of all files, oldest first, also of those that are gone since a clean stop; one that goes while they are
-    read is left out: its entries are in segments.
+    read is left out, with those before it: their entries are in segments.
 
     `on_record`: gets every record in order with the number of its file, also those before damage. `before`: facts of an
     earlier reading by name.
     """
-    found = []
-    for path in wal_files(directory):
-        facts = _read_wal(path, (before or {}).get(path.name), on_record)
-        if facts is not None:
-            found.append(facts)
+    listed = wal_files(directory)
+    read = [_read_wal(path, (before or {}).get(path.name), on_record) for path in listed]
+    found = [facts for facts in read if facts is not None]
+    if len(found) < len(listed):
+        # The oldest is deleted first: what was read before a file that went is gone as well, and would stand apart from
+        # the rest as if one between them were lost. A file with records of a log that could not be opened stays.
+        there = {path.name for path in wal_files(directory)}
+        found = [facts for facts in found if facts.path.name in there]
     try:
         found += [_unreadable(Path(lost.file), lost) for lost in lost_since_stop(directory)]
     except InvalidStopError:
