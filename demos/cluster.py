@@ -18,7 +18,14 @@ import yaml
 
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob
-from compaction.api.names import ANNOTATION_USED_BY, CATALOG_KIND, COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
+from compaction.api.names import (
+    ANNOTATION_USED_BY,
+    API_VERSION,
+    CATALOG_KIND,
+    COORDINATOR_LEASE,
+    JOB_KIND,
+    POLICY_KIND,
+)
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.local.cluster.control_plane import LocalState, read_state, remove_state, write_state
 from compaction.local.errors import DemoError
@@ -29,6 +36,25 @@ from compaction.storage.objects.store import ObjectStorage
 
 NAMESPACE: Final = "compaction-demo"
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
+
+
+def policy_of(name: str, store: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
+    """A CompactionPolicy as a document. Short times, so that one can watch all of it."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": POLICY_KIND,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "store": store,
+            "trigger": {"interval": "3s"},
+            "limits": {"maxConcurrentJobs": 4},
+            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
+            "successfulJobsHistoryLimit": 500,
+            "failedJobsHistoryLimit": 500,
+            **spec,
+        },
+    }
 
 
 def secrets_yaml(secrets: Mapping[str, Mapping[str, str]]) -> str:
@@ -58,6 +84,25 @@ class DemoObservation:
     jobs: tuple[CompactionJob, ...]
     leader: str | None
 
+    @property
+    def quiet(self) -> bool:
+        """True when all jobs have ended, and the last scan of the operator, which came after that, made no new ones."""
+        if self.policy is None or not self.jobs or any(job.status.state not in DONE for job in self.jobs):
+            return False
+        status = self.policy.status
+        ends = [job.status.finished_at for job in self.jobs if job.status.finished_at is not None]
+        return (
+            status.active == status.queued == 0
+            and status.last_sense_time is not None
+            and status.last_sense_time >= max(ends)
+        )
+
+    @property
+    def settled(self) -> bool:
+        """True when that scan found nothing left to do, too."""
+        debt = self.policy.status.debt if self.policy is not None else None
+        return self.quiet and debt is not None and debt.sources == 0
+
 
 @dataclass(frozen=True, slots=True)
 class DemoCluster:
@@ -80,6 +125,15 @@ class DemoCluster:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, input=input)
         if check and answer.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {answer.stderr.strip() or answer.stdout.strip()}")
+        return answer.stdout
+
+    def why(self, subject: str) -> str:
+        """What `kubectl compaction why` says. DemoError: it failed."""
+        command = [sys.executable, "-m", "compaction.cli.main", "why", subject, "-n", NAMESPACE]
+        command += ["--kubeconfig", str(self.kubeconfig)]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if answer.returncode != 0:
+            raise DemoError(f"compactor why failed: {answer.stderr.strip() or answer.stdout.strip()}")
         return answer.stdout
 
     def look(self) -> DemoObservation:
@@ -221,6 +275,10 @@ class Accident:
                 return True
             worker.send(signal.SIGCONT, group=True)
         return False
+
+    def story(self) -> str:
+        """What has happened, for a person."""
+        return f"killed (SIGKILL): worker {self.worker}, in the middle of {', '.join(self.jobs)}"
 
     def replaced(self, seen: DemoObservation) -> bool:
         """Whether another worker has taken its place, and has got a job done."""

@@ -21,7 +21,7 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.printing import format_age
 from compaction.local.processes.process import ProcessId
 from compaction.local.tenants import Check
-from demos.cluster import DemoCluster, DemoObservation
+from demos.cluster import DONE, DemoCluster, DemoObservation
 
 # Places in which a password must not be: objects of the API server, logs, arguments and variables of operator and
 # workers.
@@ -220,8 +220,8 @@ class PlainScenes:
 
 def newest(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
     """As many as fit: those that run or wait, and the newest of the others, by age."""
-    running = [job for job in jobs if job.status.state not in (JobState.SUCCEEDED, JobState.FAULTY)][:SHOWN_JOBS]
-    ended = [job for job in jobs if job.status.state in (JobState.SUCCEEDED, JobState.FAULTY)]
+    running = [job for job in jobs if job.status.state not in DONE][:SHOWN_JOBS]
+    ended = [job for job in jobs if job.status.state in DONE]
     return [*ended[max(0, len(ended) + len(running) - SHOWN_JOBS) :], *running]
 
 

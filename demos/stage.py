@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import yaml
 from rich.console import Console
+from rich.table import Table
 
 from compaction.api.crd.definitions import crd_files
 from compaction.local.cluster import control_plane
@@ -28,6 +29,7 @@ from demos.cluster import (
     DemoCluster,
     DemoObservation,
     Replicas,
+    secrets_yaml,
     start_replicas,
     stop_replicas,
 )
@@ -124,6 +126,8 @@ STALL_SECONDS: Final = 300.0
 """Without any change for this long it is stuck. Not a measure of speed: a Spark session on a busy machine may take a
 minute.
 """
+LONGEST_SECONDS: Final = 1200.0
+"""After so long it does not come to an end any more, whatever changes: a policy's status may, at each reading."""
 LOG_LINES: Final = 25
 
 
@@ -197,6 +201,11 @@ class DemoStage:
         self.step("operator: two replicas started, one will lead")
         return replicas
 
+    def apply_secrets(self, cluster: DemoCluster, secrets: Mapping[str, Mapping[str, str]]) -> None:
+        """Secrets by name. They are given to kubectl and written nowhere."""
+        cluster.run("apply", "-f", "-", input=secrets_yaml(secrets))
+        self.step(f"Secrets applied: {', '.join(secrets)}")
+
     def apply_policy(self, cluster: DemoCluster, policy: dict[str, Any]) -> None:
         path = self.directory / "policy.yaml"
         path.write_text(yaml.safe_dump(policy, sort_keys=False))
@@ -209,9 +218,10 @@ class DemoStage:
         """Look and show until it is done.
 
         Raises:
-            DemoError: the operator ended, or nothing changed for minutes; with the end of its log.
+            DemoError: the operator ended, nothing changed for minutes (with the end of its log), or it takes too long.
         """
-        last, changed = "", time.monotonic()
+        began = changed = time.monotonic()
+        last = ""
         while True:
             seen = cluster.look()
             show(seen)
@@ -223,12 +233,15 @@ class DemoStage:
                 last, changed = repr(seen), time.monotonic()
             elif time.monotonic() - changed > STALL_SECONDS:
                 raise DemoError(f"nothing changed for {STALL_SECONDS:.0f} s:\n{ends_of(replicas)}")
+            if time.monotonic() - began > LONGEST_SECONDS:
+                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s; see {self.operator}")
             time.sleep(LOOK_SECONDS)
 
-    def conclude(self, cluster: DemoCluster, checks: list[Check]) -> bool:
-        """The last screen: what was claimed, and whether it held. Ends as a user would."""
-        self.console.print()
-        self.console.print(scenes.checks_table(checks))
+    def conclude(self, cluster: DemoCluster, checks: list[Check], *tables: Table) -> bool:
+        """The last screen: `tables`, what was claimed, and whether it held. Ends as a user would."""
+        for table in (*tables, scenes.checks_table(checks)):
+            self.console.print()
+            self.console.print(table)
         held = all(check.holds for check in checks)
         self.console.print(
             "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"
@@ -269,8 +282,12 @@ class DemoStage:
 
     def command(self, cluster: DemoCluster, *arguments: str) -> None:
         """Show a command of kubectl and what it answers."""
-        self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False, soft_wrap=True)
-        self.console.print(cluster.run(*arguments).rstrip(), highlight=False, markup=False, soft_wrap=True)
+        self.print_answer(f"kubectl {' '.join(arguments)}", cluster.run(*arguments))
+
+    def print_answer(self, command: str, answer: str) -> None:
+        """What a user types, and what the answer is."""
+        self.console.print(f"\n$ {command}", style="bold", highlight=False, soft_wrap=True)
+        self.console.print(answer.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
     def step(self, line: str) -> None:
         """Say what is done now."""

@@ -13,14 +13,12 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob, JobReceipt
 from compaction.api.text.printing import format_bytes
 from compaction.blocks.kind import BLOCKS
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.local.errors import DemoError
 from demos import scenes
 from demos.blocks import writers
 from demos.blocks.proof import (
@@ -43,10 +41,9 @@ from demos.blocks.writers import (
     BlockWriter,
     Ledger,
     LedgerEntries,
-    writing,
 )
 from demos.cluster import Accident, DemoCluster, DemoObservation, Replicas, damage, leftover_workers
-from demos.proving import proving
+from demos.proving import beside, raise_errors
 from demos.scenes import MISSING, find_leaks, table_of
 from demos.stage import DemoStage, Servers, start_servers
 
@@ -158,9 +155,6 @@ def proof_table(entries: LedgerEntries, before: StoreFacts, after: StoreFacts, p
 # `operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
 
 SEED: Final = 6
-LONGEST_SECONDS: Final = 1200.0
-"""After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
-DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 BLOCKS_STATUS: Final = (
     r"{.status.debt.measures}{'\n'}{range .status.quarantined[*]}{.source} {.reason}: {.message}{'\n'}{end}"
 )
@@ -213,12 +207,6 @@ class Cast:
         time.sleep(1.0)
         self.orphan = self.writers[0].upload().path
 
-    def check(self) -> None:
-        """Raises what ended one of them too early."""
-        for error in (*(writer.error for writer in self.writers), self.prover.error):
-            if error is not None:
-                raise error
-
     @property
     def moments(self) -> list[float]:
         """When blocks were registered, epoch seconds."""
@@ -236,7 +224,6 @@ class _Play:
     cast: Cast
     accident: Accident = field(init=False)
     amplification: float = 0.0
-    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.accident = Accident(self.cluster, self.stage.operator)
@@ -247,17 +234,15 @@ class _Play:
         entries = cast.ledger.entries()
         stage.step(f"backlog: {store_line(before, entries)}")
         stage.step(f"damaged on purpose: block {cast.lost} of {DAMAGED.name}")
-        self.cluster.run(
-            "apply", "-f", "-", input=writers.secrets(self.servers.objects.options(), self.servers.database_url)
-        )
-        stage.step(f"Secrets applied: {writers.CREDENTIALS_SECRET}, {writers.INDEX_SECRET}")
+        secrets = writers.secrets(self.servers.objects.options(), self.servers.database_url)
+        stage.apply_secrets(self.cluster, secrets)
         replicas = stage.start_operator(self.cluster)
         stage.apply_policy(self.cluster, writers.policy(self.servers.url("blocks")))
-        with scenes.watching(stage.console) as shown, proving(cast.prover):
+        with scenes.watching(stage.console) as shown, beside(cast.prover):
             self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
             shown.say("a worker has its first jobs: writers go on writing, and a reader reads, from here to the end")
             began = time.monotonic()
-            with writing(cast.writers):
+            with beside(*cast.writers):
                 self._watch(replicas, shown, lambda seen, _: self._seen_enough(seen, shown, began))
             shown.say(f"writers ended; what is left is merged, and deleted after {GRACE}")
             seen = self._watch(replicas, shown, _settled)
@@ -270,23 +255,17 @@ class _Play:
 
         def show(seen: DemoObservation) -> None:
             nonlocal facts
-            self.cast.check()
+            raise_errors(*self.cast.writers, self.cast.prover)
             facts = look(self.store)
             self.amplification = max(self.amplification, read_amplification_of(seen))
-            entries = self.cast.ledger.entries()
-            shown.show(BlockScene(seen, facts, entries, self.cast.prover))
-            if time.monotonic() - self.began > LONGEST_SECONDS:
-                # The policy's status changes at each look, so a stage never sees this one stand still.
-                line = store_line(facts, entries)
-                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s: {line}; see {self.stage.operator}")
+            shown.show(BlockScene(seen, facts, self.cast.ledger.entries(), self.cast.prover))
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
     def _seen_enough(self, seen: DemoObservation, shown: scenes.SceneView, began: float) -> bool:
         """Writers wrote for long enough, and the worker after the killed one is at work."""
         if self.accident.happen(seen):
-            jobs = ", ".join(self.accident.jobs)
-            shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
+            shown.say(self.accident.story())
         return self.accident.replaced(seen) and time.monotonic() - began >= WRITE_SECONDS
 
     def _judge(self, seen: DemoObservation, before: StoreFacts, replicas: Replicas) -> bool:
@@ -314,29 +293,11 @@ class _Play:
             amplification=self.amplification,
             replicas_alive=len(replicas.alive),
         )
-        for table in (
-            receipts_table(seen.jobs, story.receipts),
-            proof_table(story.entries, before, story.after, cast.prover),
-        ):
-            stage.console.print()
-            stage.console.print(table)
-        return stage.conclude(self.cluster, checks(story))
+        receipts = receipts_table(seen.jobs, story.receipts)
+        proof = proof_table(story.entries, before, story.after, cast.prover)
+        return stage.conclude(self.cluster, checks(story), receipts, proof)
 
 
 def _settled(seen: DemoObservation, facts: StoreFacts) -> bool:
-    """The last scan of the operator came after the last job's end and found nothing left to do, nothing will become
-    due, and all that was replaced is deleted.
-    """
-    if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
-        return False
-    status = seen.policy.status
-    ends = [job.status.finished_at for job in seen.jobs if job.status.finished_at is not None]
-    return (
-        status.debt is not None
-        and status.debt.sources == 0
-        and status.active == status.queued == 0
-        and status.last_sense_time is not None
-        and status.last_sense_time >= max(ends)
-        and facts.mergeable == 0
-        and facts.tombstones == 0
-    )
+    """Nothing is left to do, nothing will become due, and all that was replaced is deleted."""
+    return seen.settled and facts.mergeable == 0 and facts.tombstones == 0

@@ -6,8 +6,7 @@ import io
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from types import MappingProxyType
@@ -18,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ulid import ULID
 
-from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.model import SECOND, RowFingerprint, block_path
 from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
-from demos.cluster import NAMESPACE, secrets_yaml
+from demos.cluster import policy_of
+from demos.proving import repeat
 
 # The subject of compaction in the demo of block stores: three tenants, one of them noisy, and the policy.
 
@@ -61,7 +60,7 @@ WRITE_SECONDS: Final = 20.0
 
 
 def policy(url: str) -> dict[str, Any]:
-    """The CompactionPolicy as a document. Small levels and short times, so that one can watch all of it."""
+    """The CompactionPolicy as a document, with small levels."""
     store = {
         "url": url,
         "credentialsSecretName": CREDENTIALS_SECRET,
@@ -70,25 +69,12 @@ def policy(url: str) -> dict[str, Any]:
         "span": f"{SPAN_HOURS}h",
         "mergeMemory": "256Mi",
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": POLICY_KIND,
-        "metadata": {"name": POLICY, "namespace": NAMESPACE},
-        "spec": {
-            "store": {"blockStore": store},
-            "trigger": {"interval": "3s"},
-            "limits": {"maxConcurrentJobs": 4},
-            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
-            "cleanup": {"delay": GRACE},
-            "successfulJobsHistoryLimit": 500,
-            "failedJobsHistoryLimit": 500,
-        },
-    }
+    return policy_of(POLICY, {"blockStore": store}, cleanup={"delay": GRACE})
 
 
-def secrets(options: Mapping[str, str], index_url: str) -> str:
-    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
-    return secrets_yaml({CREDENTIALS_SECRET: options, INDEX_SECRET: {"url": index_url}})
+def secrets(options: Mapping[str, str], index_url: str) -> dict[str, Mapping[str, str]]:
+    """The two Secrets by name."""
+    return {CREDENTIALS_SECRET: options, INDEX_SECRET: {"url": index_url}}
 
 
 # The ledger of rows registered so far, counted by the writers from their own rows before they were uploaded.
@@ -155,7 +141,6 @@ class Ledger:
 # itself at registration, while the ledger has the writer's own count.
 
 SERVICES: Final = tuple(f"service-{number:02}" for number in range(20))
-JOIN_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +175,8 @@ class BlockWriter:
 
     def run(self) -> None:
         """Blocks at the tenant's pace until `stopped`."""
-        due = time.monotonic()
         try:
-            while not self.stopped.is_set():
-                self._one()
-                # What a slow machine misses is not made up for.
-                due = max(due + self.tenant.pause, time.monotonic())
-                self.stopped.wait(due - time.monotonic())
+            repeat(self._one, self.tenant.pause, self.stopped)
         except CompactionError as error:
             self.error = error
 
@@ -237,18 +217,3 @@ def _parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", sorting_columns=order, write_page_checksum=True)
     return sink.getvalue()
-
-
-@contextmanager
-def writing(writers: list[BlockWriter]) -> Iterator[None]:
-    """All of them write, each in a thread of its own, until the block is left."""
-    threads = [threading.Thread(target=writer.run, name=writer.tenant.name, daemon=True) for writer in writers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for writer in writers:
-            writer.stopped.set()
-        for thread in threads:
-            thread.join(JOIN_SECONDS)

@@ -34,7 +34,7 @@ from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import ColumnType, Table
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn
-from demos.cluster import NAMESPACE, secrets_yaml
+from demos.cluster import NAMESPACE
 from tools.servers.versitygw import free_port
 
 # The subject of compaction in the demo of catalogs: the DDL of a thousand versions, and the CatalogCompaction.
@@ -125,9 +125,9 @@ def compaction(etcd: str, participants: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def secrets(tls: Mapping[str, str], token: str) -> str:
-    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
-    return secrets_yaml({ETCD_SECRET: tls, PARTICIPANTS_SECRET: {"token": token}})
+def secrets(tls: Mapping[str, str], token: str) -> dict[str, Mapping[str, str]]:
+    """The two Secrets by name."""
+    return {ETCD_SECRET: tls, PARTICIPANTS_SECRET: {"token": token}}
 
 
 # The record of what was written: each version with its activation time and a digest of its descriptors, recorded at

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +41,8 @@ from demos.catalog.proof import (
     since_of,
     status_of,
 )
-from demos.cluster import NAMESPACE, DemoCluster, Replicas
-from demos.proving import proving
+from demos.cluster import DemoCluster, Replicas
+from demos.proving import beside, raise_errors
 from demos.scenes import MISSING, find_leaks, table_of
 from demos.stage import DemoStage, ends_of
 from tools.servers.etcd import LocalEtcd, serve_etcd
@@ -218,12 +216,11 @@ class _Play:
         stage, etcd = self.stage, self.servers.etcd
         before = stored(etcd.settings)
         stage.step(f"{before.versions} versions in etcd, {before.bytes} bytes; {NODES[2]} does not run")
-        self.cluster.run("apply", "-f", "-", input=nodes.secrets(self.servers.tls(), self.servers.token))
-        stage.step(f"Secrets applied: {nodes.ETCD_SECRET}, {nodes.PARTICIPANTS_SECRET}")
+        stage.apply_secrets(self.cluster, nodes.secrets(self.servers.tls(), self.servers.token))
         self.replicas = stage.start_operator(self.cluster)
         stage.apply_policy(self.cluster, self._manifest())
         shown = []
-        with proving(self.prover):
+        with beside(self.prover):
             for scene in self._scenes():
                 shown.append(self._hold(scene))
                 self.lines.say(f"released: {scene.released}")
@@ -283,7 +280,7 @@ class _Play:
         """Wait until the pin is named, show it, and see it hold."""
         seen = self._until(lambda item: shows(item.status, scene), f"{scene.title} holds version {scene.first}")
         self.stage.command(self.cluster, "get", "ccat", NAME)
-        self._why()
+        self.stage.print_answer(f"kubectl compaction why ccat/{NAME}", self.cluster.why(f"ccat/{NAME}"))
         ends = {_finished(seen)}
 
         def held(compaction: CatalogCompaction) -> bool:
@@ -298,8 +295,7 @@ class _Play:
         """Look and show. Raises DemoError: the operator ended, or it does not come to that."""
         began = time.monotonic()
         while True:
-            if self.prover.error is not None:
-                raise self.prover.error
+            raise_errors(self.prover)
             seen = self._look()
             self.lines.show(seen)
             if done(seen):
@@ -312,16 +308,6 @@ class _Play:
 
     def _look(self) -> CatalogCompaction:
         return CatalogCompaction.from_object(json.loads(self.cluster.run("get", "ccat", NAME, "-o", "json")))
-
-    def _why(self) -> None:
-        """What `kubectl compaction why` says."""
-        command = [sys.executable, "-m", "compaction.cli.main", "why", f"ccat/{NAME}", "-n", NAMESPACE]
-        command += ["--kubeconfig", str(self.cluster.kubeconfig)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode != 0:
-            raise DemoError(f"compactor why failed: {answer.stderr.strip() or answer.stdout.strip()}")
-        self.stage.console.print(f"\n$ kubectl compaction why ccat/{NAME}", style="bold", highlight=False)
-        self.stage.console.print(answer.stdout.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
     def _fresh(self) -> CatalogHistory:
         """Of a process that starts now."""
@@ -346,10 +332,7 @@ class _Play:
             leaks=find_leaks([self.servers.token], self.cluster, stage.operator, processes),
             replicas_alive=len(self.replicas.alive),
         )
-        for table in (pins_table(story), receipt_table(story)):
-            stage.console.print()
-            stage.console.print(table)
-        return stage.conclude(self.cluster, checks(story))
+        return stage.conclude(self.cluster, checks(story), pins_table(story), receipt_table(story))
 
 
 def _finished(catalog: CatalogCompaction) -> str:

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.local.cluster.control_plane import LocalState, write_state
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 from compaction.segments.generate import CorruptedAt, Pattern, corrupt_entry, generate_log
 from compaction.segments.reading.view import open_log
-from demos.cluster import NAMESPACE
+from demos.cluster import policy_of
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.members import Members, local_members, member_command
@@ -75,23 +74,13 @@ def _damage(directory: Path) -> CorruptedAt:
 
 
 def policy(root: Path) -> dict[str, Any]:
-    """The CompactionPolicy as a document. Short times, so that one can watch; several jobs per log, so that there is
-    something to see.
-    """
-    return {
-        "apiVersion": API_VERSION,
-        "kind": POLICY_KIND,
-        "metadata": {"name": POLICY, "namespace": NAMESPACE},
-        "spec": {
-            "store": {"segmentLogs": {"root": str(root)}},
-            "trigger": {"interval": "3s"},
-            "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
-            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
-            "cleanup": {"delay": "5s"},
-            "successfulJobsHistoryLimit": 200,
-            "failedJobsHistoryLimit": 100,
-        },
-    }
+    """The CompactionPolicy as a document. Several jobs per log, so that there is something to see."""
+    return policy_of(
+        POLICY,
+        {"segmentLogs": {"root": str(root)}},
+        limits={"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
+        cleanup={"delay": "5s"},
+    )
 
 
 # Owners of logs that write while they are compacted: the members of `examples/replicated-kv`, each a process with a

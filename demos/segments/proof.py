@@ -110,7 +110,7 @@ REMEMBERED: Final = 3
 
 @dataclass
 class KeyReader:
-    """Reads until `stopped`; each value comes from the leader's log. For `proving`."""
+    """Reads until `stopped`; each value comes from the leader's log. For `beside`."""
 
     workload: Workload
     stopped: threading.Event = field(default_factory=threading.Event)

@@ -12,13 +12,12 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob, JobReceipt
 from compaction.api.text.printing import format_bytes
 from compaction.local.errors import DemoError
 from demos import scenes
 from demos.cluster import Accident, DemoCluster, DemoObservation, Replicas
-from demos.proving import proving
+from demos.proving import beside
 from demos.scenes import MISSING, table_of
 from demos.segments import owners
 from demos.segments.owners import LEADER, NAMES, POLICY, Archive, Owners, load_of, loading
@@ -141,9 +140,6 @@ def _sum(receipts: Sequence[JobReceipt], name: str) -> int:
 # what is applied, `control-plane/`, `operator/`.
 
 QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
-DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
-LONGEST_SECONDS: Final = 1200.0
-"""After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 
 
 def show(stage: DemoStage) -> bool:
@@ -177,7 +173,6 @@ class _Play:
     losses: OwnerLosses = field(init=False)
     reader: KeyReader = field(init=False)
     statuses: Mapping[str, Status] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.accident = Accident(self.cluster, self.stage.operator)
@@ -194,7 +189,7 @@ class _Play:
         replicas = stage.start_operator(self.cluster)
         stage.apply_policy(self.cluster, owners.policy(stage.data))
         with scenes.watching(stage.console) as shown, Client(self.owners.members) as client:
-            with proving(self.reader), loading(self.workload):
+            with beside(self.reader), loading(self.workload):
                 shown.say("keys are overwritten and deleted, and a reader reads them, from here on")
                 self._watch(replicas, shown, client, lambda seen: self._seen_enough(seen, shown))
             shown.say(f"the load ended after {self.workload.written} changes; what is left is compacted")
@@ -216,10 +211,7 @@ class _Play:
             replicas_alive=len(replicas.alive),
         )
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
-        for table in (receipts_table(story), proof_table(story)):
-            stage.console.print()
-            stage.console.print(table)
-        return stage.conclude(self.cluster, checks(story))
+        return stage.conclude(self.cluster, checks(story), receipts_table(story), proof_table(story))
 
     def _compare(self, client: Client, name: str) -> Comparison:
         """Every key of a member with what was acknowledged. DemoError: the member does not answer."""
@@ -235,8 +227,6 @@ class _Play:
             self.owners.check()
             self.statuses = self.owners.statuses(client)
             shown.show(LogScene(seen, self.statuses, self.owners, self.reader, self.workload.written))
-            if time.monotonic() - self.began > LONGEST_SECONDS:
-                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s; see {self.stage.operator}")
 
         return self.stage.watch(self.cluster, replicas, show, done=done)
 
@@ -245,8 +235,7 @@ class _Play:
         if line := self.losses.happen(seen, self.statuses):
             shown.say(line)
         if self.losses.stage is Loss.OVER and self.accident.happen(seen):
-            jobs = ", ".join(self.accident.jobs)
-            shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
+            shown.say(self.accident.story())
         return self.accident.replaced(seen) and all(self._compacted(seen, log) for log in self.owners.logs)
 
     def _compacted(self, seen: DemoObservation, log: Path) -> bool:
@@ -257,19 +246,4 @@ class _Play:
 
     def _settled(self, seen: DemoObservation) -> bool:
         """Nothing is left to do, and the old names are gone."""
-        return settled(seen) and not any(waiting(log) for log in (self.archive.path, *self.owners.logs))
-
-
-def settled(seen: DemoObservation) -> bool:
-    """True when the last scan of the operator came after the last job's end and found nothing left to do."""
-    if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
-        return False
-    status = seen.policy.status
-    ends = [job.status.finished_at for job in seen.jobs if job.status.finished_at is not None]
-    return (
-        status.debt is not None
-        and status.debt.sources == 0
-        and status.active == status.queued == 0
-        and status.last_sense_time is not None
-        and status.last_sense_time >= max(ends)
-    )
+        return seen.settled and not any(waiting(log) for log in (self.archive.path, *self.owners.logs))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,17 +26,8 @@ from compaction.staging.kind import MOST_TOMBSTONES, STAGING
 from compaction.staging.store import StagingConnection, StagingStore
 from compaction.staging.tree.applying import apply
 from demos import scenes
-from demos.cluster import (
-    NAMESPACE,
-    Accident,
-    DemoCluster,
-    DemoObservation,
-    Replicas,
-    Succession,
-    damage,
-    leftover_workers,
-)
-from demos.proving import proving
+from demos.cluster import Accident, DemoCluster, DemoObservation, Replicas, Succession, damage, leftover_workers
+from demos.proving import beside, raise_errors
 from demos.scenes import MISSING, find_leaks, table_of
 from demos.stage import DemoStage, Servers, start_servers
 from demos.staging import writers
@@ -74,7 +63,6 @@ from demos.staging.writers import (
     BranchWriter,
     encode_entries,
     key_of,
-    writing,
 )
 
 # The screen of a staging area while it runs: its policy and newest jobs, the branches, the reader.
@@ -224,9 +212,7 @@ class StagingCast:
 
     def check(self) -> None:
         """Raises what ended one of them too early."""
-        for error in (*(writer.error for writer in self.writers.values()), self.prover.error):
-            if error is not None:
-                raise error
+        raise_errors(*self.writers.values(), self.prover)
 
     @property
     def moments(self) -> list[float]:
@@ -245,9 +231,6 @@ def _base() -> Iterator[RecordColumns]:
 # In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
 # `operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
 
-LONGEST_SECONDS: Final = 1200.0
-"""After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
-DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 STAGING_STATUS: Final = r"{.status.debt.measures}{'\n'}{range .status.debt.behind[*]}{.target} {.measures}{'\n'}{end}"
 
 
@@ -284,7 +267,6 @@ class _Play:
     restored: datetime | None = None
     measured: float = 0.0
     reasons: str = ""
-    began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.accident = Accident(self.cluster, self.stage.operator, after_jobs=1)
@@ -296,14 +278,13 @@ class _Play:
         stage.step(f"listing logs/ of {CLEANUP.name} steps over {listed.stepped_over} tombstones: {milliseconds}")
         stage.step(f"damaged on purpose: range {cast.damaged} of branch {DAMAGED.name}")
         secrets = writers.secrets(self.servers.objects.options(), self.servers.database_url)
-        self.cluster.run("apply", "-f", "-", input=secrets)
-        stage.step(f"Secrets applied: {writers.CREDENTIALS_SECRET}, {writers.KV_SECRET}")
+        stage.apply_secrets(self.cluster, secrets)
         replicas = stage.start_operator(self.cluster)
         self.succession = Succession(replicas)
         stage.apply_policy(self.cluster, writers.policy())
-        with scenes.watching(stage.console) as shown, proving(cast.prover):
+        with scenes.watching(stage.console) as shown, beside(cast.prover):
             shown.say(f"writers of {len(cast.writers)} branches write, and a reader reads, from here to the end")
-            with writing(list(cast.writers.values())):
+            with beside(*cast.writers.values()):
                 self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
                 first = time.monotonic()
                 self._watch(replicas, shown, lambda seen, _: self._seen_enough(seen, shown, first))
@@ -325,12 +306,7 @@ class _Play:
             self.cast.check()
             facts = look(self.cast.area)
             self._measure(seen)
-            scene = StagingScene(seen, facts, self.cast.writers, self.cast.prover)
-            shown.show(scene)
-            if time.monotonic() - self.began > LONGEST_SECONDS:
-                # The policy's status changes at each look, so a stage never sees this one stand still.
-                line = f"{scene.store_line()}; see {self.stage.operator}"
-                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s: {line}")
+            shown.show(StagingScene(seen, facts, self.cast.writers, self.cast.prover))
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
 
@@ -338,22 +314,13 @@ class _Play:
         debt = seen.policy.status.debt if seen.policy is not None else None
         measured = debt.measure(MOST_TOMBSTONES) if debt is not None else 0.0
         if measured >= PURGED and not self.reasons:
-            self.reasons = self._why()
+            self.reasons = self.cluster.why(POLICY)
         self.measured = max(self.measured, measured)
-
-    def _why(self) -> str:
-        """What `kubectl compaction why` says of the policy."""
-        command = [sys.executable, "-m", "compaction.cli.main", "why", POLICY, "-n", NAMESPACE]
-        answer = subprocess.run(
-            [*command, "--kubeconfig", str(self.cluster.kubeconfig)], capture_output=True, text=True, check=False
-        )
-        return answer.stdout or answer.stderr
 
     def _seen_enough(self, seen: DemoObservation, shown: scenes.SceneView, began: float) -> bool:
         """Writers wrote for long enough, and all that goes wrong has been overcome."""
         if self.accident.happen(seen):
-            jobs = ", ".join(self.accident.jobs)
-            shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
+            shown.say(self.accident.story())
         self._restore(seen, shown)
         if self.accident.replaced(seen) and self.succession.happen(seen):
             shown.say(f"killed (SIGKILL): {self.succession.killed}, the coordinator")
@@ -379,20 +346,8 @@ class _Play:
             shown.say(f"restored: range {damage}, which a job has named")
 
     def _settled(self, seen: DemoObservation, facts: Mapping[str, BranchFacts]) -> bool:
-        """The last scan of the operator came after the last job's end, no branch is due, and all that was replaced is
-        deleted.
-        """
-        if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
-            return False
-        status = seen.policy.status
-        ends = [job.status.finished_at for job in seen.jobs if job.status.finished_at is not None]
-        return (
-            status.active == status.queued == 0
-            and status.last_sense_time is not None
-            and status.last_sense_time >= max(ends)
-            and not any(due(fact) for fact in facts.values())
-            and self._left(seen).none
-        )
+        """No job is left, no branch is due, and all that was replaced is deleted."""
+        return seen.quiet and not any(due(fact) for fact in facts.values()) and self._left(seen).none
 
     def _left(self, seen: DemoObservation) -> LeftOver:
         receipts = (job.status.receipt for job in seen.jobs if job.status.receipt is not None)
@@ -403,12 +358,10 @@ class _Play:
     ) -> bool:
         stage, cast = self.stage, self.cast
         committed = cast.writers[COMMITTED.name].committed
-        stage.console.print(f"\n$ kubectl compaction why {POLICY}        # before", style="bold", highlight=False)
-        stage.console.print(self.reasons.rstrip(), highlight=False, markup=False, soft_wrap=True)
+        stage.print_answer(f"kubectl compaction why {POLICY}        # before", self.reasons)
         stage.command(self.cluster, "get", "cpol,cjob,lease")
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={STAGING_STATUS}")
-        stage.console.print(f"\n$ kubectl compaction why {POLICY}", style="bold", highlight=False)
-        stage.console.print(self._why().rstrip(), highlight=False, markup=False, soft_wrap=True)
+        stage.print_answer(f"kubectl compaction why {POLICY}", self.cluster.why(POLICY))
         processes = (*replicas.alive, *leftover_workers(stage.operator))
         story = StagingStory(
             seen=seen,
@@ -428,7 +381,4 @@ class _Play:
             left=self._left(seen),
             leaks=find_leaks(self.servers.secrets, self.cluster, stage.operator, processes),
         )
-        for table in (receipts_table(story), proof_table(story)):
-            stage.console.print()
-            stage.console.print(table)
-        return stage.conclude(self.cluster, checks(story))
+        return stage.conclude(self.cluster, checks(story), receipts_table(story), proof_table(story))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.errors import CompactionError
 from compaction.local.errors import DemoError
 from compaction.staging.errors import NoChangesError, TooManyTriesError
@@ -24,7 +22,8 @@ from compaction.staging.flows.writing import MOST_DELETED, WriteCondition, Write
 from compaction.staging.format.columns import BINARY, RecordColumns, data_of, offsets_of
 from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import CatalogEntry
-from demos.cluster import NAMESPACE, secrets_yaml
+from demos.cluster import policy_of
+from demos.proving import repeat
 
 # The subject of compaction in the demo of staging areas: four branches of one repository, and the policy.
 
@@ -65,32 +64,25 @@ BRANCHES: Final = (COMMITTED, CLEANUP, EXPERIMENT, DAMAGED)
 
 
 def policy() -> dict[str, Any]:
-    """The CompactionPolicy as a document. Small thresholds and short times, so that one can watch all of it."""
+    """The CompactionPolicy as a document, with small thresholds."""
     store = {
         "repository": REPOSITORY,
         "kv": {"secretName": KV_SECRET},
         "credentialsSecretName": CREDENTIALS_SECRET,
         "thresholds": THRESHOLDS,
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": POLICY_KIND,
-        "metadata": {"name": POLICY, "namespace": NAMESPACE},
-        "spec": {
-            "store": {"stagingArea": store},
-            "trigger": {"interval": "3s", "cooldown": COOLDOWN},
-            "limits": {"maxConcurrentJobs": 4, "maxAttempts": 2},
-            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
-            "cleanup": {"delay": GRACE},
-            "successfulJobsHistoryLimit": 500,
-            "failedJobsHistoryLimit": 500,
-        },
-    }
+    return policy_of(
+        POLICY,
+        {"stagingArea": store},
+        trigger={"interval": "3s", "cooldown": COOLDOWN},
+        limits={"maxConcurrentJobs": 4, "maxAttempts": 2},
+        cleanup={"delay": GRACE},
+    )
 
 
-def secrets(options: Mapping[str, str], kv_url: str) -> str:
-    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
-    return secrets_yaml({CREDENTIALS_SECRET: options, KV_SECRET: {"url": kv_url}})
+def secrets(options: Mapping[str, str], kv_url: str) -> dict[str, Mapping[str, str]]:
+    """The two Secrets by name."""
+    return {CREDENTIALS_SECRET: options, KV_SECRET: {"url": kv_url}}
 
 
 # The records of the demo: a record is its number and the version of what is there, as key and value.
@@ -286,7 +278,6 @@ DELETED: Final = 20
 PURGED_AT_ONCE: Final = 50
 CALLS: Final = 20
 """So often a write is repeated that the branch did not acknowledge, because its token was sealed again and again."""
-JOIN_SECONDS: Final = 60.0
 
 
 @dataclass
@@ -312,13 +303,8 @@ class BranchWriter:
 
     def run(self) -> None:
         """Changes at the branch's pace until `stopped`."""
-        due = time.monotonic()
         try:
-            while not self.stopped.is_set():
-                self.write()
-                # What a slow machine misses is not made up for.
-                due = max(due + self.branch.pause, time.monotonic())
-                self.stopped.wait(due - time.monotonic())
+            repeat(self.write, self.branch.pause, self.stopped)
         except CompactionError as error:
             self.error = error
 
@@ -402,18 +388,3 @@ def _until_acknowledged(write: Callable[[], object]) -> None:
                 raise
         else:
             return
-
-
-@contextmanager
-def writing(writers: list[BranchWriter]) -> Iterator[None]:
-    """All of them write, each in a thread of its own, until the block is left."""
-    threads = [threading.Thread(target=writer.run, name=writer.branch.name, daemon=True) for writer in writers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for writer in writers:
-            writer.stopped.set()
-        for thread in threads:
-            thread.join(JOIN_SECONDS)

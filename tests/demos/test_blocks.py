@@ -25,9 +25,9 @@ from demos import scenes, stage
 from demos.blocks import proof, run, writers
 from demos.blocks.proof import BlockProver, ProvedContent, StoreFacts, Stray, compare, look
 from demos.blocks.run import Cast
-from demos.blocks.writers import DAMAGED, NOISY, SHARD, TOP_LEVEL, BlockWriter, Ledger, LedgerEntries, Tenant, writing
-from demos.cluster import Accident, DemoCluster, DemoObservation
-from demos.proving import proving
+from demos.blocks.writers import DAMAGED, NOISY, SHARD, TOP_LEVEL, BlockWriter, Ledger, LedgerEntries, Tenant
+from demos.cluster import Accident, DemoCluster, DemoObservation, secrets_yaml
+from demos.proving import beside
 from demos.scenes import find_leaks
 from support.blocks.block_histories import compact_meanwhile, sweep
 from support.blocks.block_stores import a_block
@@ -66,7 +66,7 @@ def small_blocks(cast: Cast) -> list[Block]:
 def test_they_are_so_while_writers_write_and_blocks_are_merged(cast: Cast) -> None:
     writer = small_writer(cast)
     writer.write(4)
-    with writing([writer]), proving(cast.prover):
+    with beside(writer, cast.prover):
         for number in range(5):
             sources = eventually(lambda: small_blocks(cast), "a block that is not merged")
             compact_meanwhile(cast.store, f"j{number}", sources[:4], number=number)
@@ -183,7 +183,7 @@ def test_the_policy_is_one_the_models_accept() -> None:
 
 
 def test_secrets_are_in_their_documents_and_nowhere_else() -> None:
-    text = writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
+    text = secrets_yaml(writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db"))
     names = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
     assert names == [writers.CREDENTIALS_SECRET, writers.INDEX_SECRET]
     assert "hidden" not in yaml.safe_dump(writers.policy("s3://demo/blocks"))

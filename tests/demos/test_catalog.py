@@ -35,7 +35,7 @@ from demos.catalog.proof import (
     shows,
     since_of,
 )
-from demos.proving import proving
+from demos.proving import beside
 from demos.stage import Show
 from house.test_seam import lacks
 from support.catalogs.rounds import World
@@ -283,7 +283,7 @@ def test_what_is_written_is_read_cut_and_counted(
         assert model.first_kept(author.second_transaction) == 13
         eventually(lambda: follower.latest.version == 20, "the versions in another process")
         prover = CatalogProver(model, lambda: follower.history, lambda: follower.history)
-        with proving(prover):
+        with beside(prover):
             eventually(lambda: prover.readings > 0, "a reading")
             before = stored(etcd.settings)
             manager.compact(8, 1).result()

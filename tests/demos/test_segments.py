@@ -140,13 +140,13 @@ def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story):
 
 
 def test_settled_only_after_the_operator_looked_once_more(story):
-    assert run.settled(story.observation())
+    assert story.observation().settled
     story.status["debt"]["sources"] = 1
-    assert not run.settled(story.observation())
+    assert not story.observation().settled
     story.status["debt"]["sources"] = 0
     story.status["lastSenseTime"] = "2025-12-31T23:59:59Z"
-    assert not run.settled(story.observation())
-    assert not run.settled(DemoObservation(None, (), None))
+    assert not story.observation().settled
+    assert not DemoObservation(None, (), None).settled
 
 
 def test_plain_view_shows_changes_once(story):

@@ -14,7 +14,8 @@ from compaction.local.errors import DemoError
 from compaction.staging.compaction import claim, rewrite, swap_base, work_on
 from compaction.staging.format.columns import TOMBSTONE, RecordColumns
 from compaction.staging.store import StagingConnection, StagingStore
-from demos.proving import proving
+from demos.cluster import secrets_yaml
+from demos.proving import beside
 from demos.staging import writers
 from demos.staging.proof import due, left_over, list_logs, look
 from demos.staging.run import StagingCast
@@ -33,7 +34,6 @@ from demos.staging.writers import (
     decode_entries,
     encode_entries,
     key_of,
-    writing,
 )
 from support.clocks import eventually
 
@@ -110,7 +110,7 @@ def test_a_change_that_was_not_acknowledged_may_be_seen_or_not() -> None:
 def test_each_branch_is_equal_while_it_is_written_and_compacted(cast: StagingCast) -> None:
     cast.begin(purged=2000)
     assert list_logs(cast.area, CLEANUP.name).stepped_over == 2000
-    with proving(cast.prover), writing(list(cast.writers.values())):
+    with beside(cast.prover, *cast.writers.values()):
         for number, name in enumerate((CLEANUP.name, EXPERIMENT.name, EXPERIMENT.name)):
             known = cast.writers[name].model.acknowledged
             eventually(lambda name=name, known=known: cast.writers[name].model.acknowledged > known, "a change")
@@ -173,7 +173,7 @@ def test_the_policy_is_one_the_models_accept() -> None:
 
 
 def test_secrets_are_in_their_documents_and_nowhere_else() -> None:
-    text = writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
+    text = secrets_yaml(writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db"))
     names = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
     assert names == [writers.CREDENTIALS_SECRET, writers.KV_SECRET]
     assert "hidden" not in yaml.safe_dump(writers.policy())

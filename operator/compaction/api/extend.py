@@ -12,7 +12,6 @@ from typing import Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from compaction.api.base import PrinterColumn
 from compaction.api.job.job import CompactionJob, CompactionJobSpec, JobParameters, JobSources, job_members, job_rules
 from compaction.api.members import StoreMember
 from compaction.api.policy.policy import CompactionPolicy
@@ -50,7 +49,10 @@ def add_member(store: StoreMember) -> None:
         _add(JobParameters, job.member, job.parameters, f"Parameters of a job of kind {job.name}.")
     StoreSpec.RULES = exactly_one_store()
     CompactionJobSpec.RULES = job_rules()
-    CompactionJob.INFO = replace(CompactionJob.INFO, columns=_columns(store))
+    # The reason stays the last column.
+    *first, reason = CompactionJob.INFO.columns
+    columns = (*first, *(job.column for job in store.jobs), reason)
+    CompactionJob.INFO = replace(CompactionJob.INFO, columns=columns)
     for model in _REBUILT:
         model.model_rebuild(force=True)
 
@@ -76,9 +78,3 @@ def _add(union: type[BaseModel], name: str, model: type[BaseModel], text: str) -
         alias_priority=1,
         description=text,
     )
-
-
-def _columns(store: StoreMember) -> tuple[PrinterColumn, ...]:
-    """The columns of a job with those of the new types, before the last one, the reason."""
-    *first, reason = CompactionJob.INFO.columns
-    return (*first, *(job.column for job in store.jobs), reason)

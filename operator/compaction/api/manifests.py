@@ -156,7 +156,9 @@ def documents_of(text: str, source: str) -> Iterator[Mapping[str, Any]]:
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise InvalidManifestError(f"{source}: a document is {_name_type(document)}, not a Kubernetes object")
+            names = {str: "text", list: "a list", int: "a number", bool: "true or false"}
+            found = names.get(type(document), "a plain value")
+            raise InvalidManifestError(f"{source}: a document is {found}, not a Kubernetes object")
         if document.get("kind") == "List" and isinstance(document.get("items"), list):
             yield from (item for item in document["items"] if isinstance(item, dict))
         else:
@@ -255,10 +257,6 @@ def _suggestion(location: tuple[int | str, ...], expected: type[BaseModel]) -> s
     known = [field.alias for field in model.model_fields.values()]
     close = difflib.get_close_matches(cut(str(location[-1]), 64), known, n=1)
     return f": did you mean {close[0]}?" if close else f": known here are {', '.join(known)}"
-
-
-def _name_type(value: object) -> str:
-    return {str: "text", list: "a list", int: "a number", bool: "true or false"}.get(type(value), "a plain value")
 
 
 # Secrets and ConfigMaps from YAML as people write it for kubectl: beside the policy that names them.

@@ -346,26 +346,17 @@ def participant_sentence(builder: ExplanationBuilder, status: ParticipantStatus)
     else:
         about = f" ({status.subject})" if status.subject else ""
         needs = f"has not said from when on it needs the catalog, because {cause}{about}"
+    undefined = f" ({status.undefined_partitions} without a published minimum)" if status.undefined_partitions else ""
+    skew = status.clock_skew_milliseconds
     details = [
         f"oldest transaction {builder.age(status.oldest_transaction)} old" if status.oldest_transaction else "",
-        _partitions(status),
+        plural(status.partitions, "partition") + undefined,
         f"last checkpoint {builder.age(status.checkpoint)} ago" if status.checkpoint else "",
         plural(status.index_builds, "index build") if status.index_builds else "",
         plural(status.rebalances, "rebalance") if status.rebalances else "",
-        _clock(status.clock_skew_milliseconds),
+        f"clock {abs(skew)} ms {'ahead' if skew > 0 else 'behind'}" if abs(skew) >= _SKEW else "",
     ]
     return f"Participant {status.name} {needs}; {', '.join(filter(None, details))}."
-
-
-def _partitions(status: ParticipantStatus) -> str:
-    undefined = f" ({status.undefined_partitions} without a published minimum)" if status.undefined_partitions else ""
-    return plural(status.partitions, "partition") + undefined
-
-
-def _clock(skew: int) -> str:
-    if abs(skew) < _SKEW:
-        return ""
-    return f"clock {abs(skew)} ms {'ahead' if skew > 0 else 'behind'}"
 
 
 def _explain_next(builder: ExplanationBuilder, catalog: CatalogCompaction, leases: Sequence[Lease] | None) -> None:

@@ -17,7 +17,7 @@ from compaction.api.base import to_timestamp
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Ended, Stage
-from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory, CatalogSnapshot, Result, Task
+from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory, CatalogSnapshot, Result
 from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants, credentials_in, named_participants
@@ -114,7 +114,8 @@ class LocalCatalog:
                     self._tell(ended)
                 if done(decision):
                     return
-                running |= {asyncio.create_task(self._do(task)) for task in decision.tasks}
+                key = CacheKey(NAMESPACE, self.catalog.metadata.name)
+                running |= {asyncio.create_task(self._work.do(key, self._round, task)) for task in decision.tasks}
                 results, running = await self._waited(running, decision.requeue_after)
                 self._take_changes()
         finally:
@@ -131,9 +132,6 @@ class LocalCatalog:
         if decision.status is not None:
             self.catalog = self.catalog.model_copy(update={"status": decision.status.status})
         return decision
-
-    async def _do(self, task: Task) -> Result:
-        return await self._work.do(CacheKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
 
     async def _waited(
         self, running: set[asyncio.Task[Result]], due: float | None

@@ -118,7 +118,8 @@ class HttpService:
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        began, name = time.perf_counter(), _operation(request)
+        # The operation for metrics, never a path, which anybody may invent.
+        began, name = time.perf_counter(), str(request.match_info.route.name or "none")
         self._metrics.running.inc()
         try:
             answer = await handler(request)
@@ -208,11 +209,6 @@ def _query_of(request: web.Request, model: type[BaseModel]) -> BaseModel:
         return model.model_validate(dict(given), by_name=False, by_alias=True)
     except ValidationError as error:
         raise malformed(error) from None
-
-
-def _operation(request: web.Request) -> str:
-    """Its name, for metrics; never a path, which anybody may invent."""
-    return str(request.match_info.route.name or "none")
 
 
 async def _anonymous(_: web.Request, response: web.StreamResponse) -> None:

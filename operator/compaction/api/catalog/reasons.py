@@ -196,7 +196,7 @@ class Processes:
         """A trigger begins a round, or is remembered while one runs: what it is about may have come too late for it."""
         if self.stage is Stage.IDLE:
             return Processes(Stage.ASKING, trigger=trigger)
-        return replace(self, remembered=_first(self.remembered, trigger))
+        return replace(self, remembered=min(self.remembered or trigger, trigger, key=tuple(Trigger).index))
 
     def answered(self) -> Processes:
         """All answers are there, or have failed to come: both processes begin, side by side. ValueError when no answer
@@ -221,8 +221,3 @@ class Processes:
     def runs(self, process: Process) -> bool:
         """Whether this process has begun and not ended."""
         return process in self.running
-
-
-def _first(trigger: Trigger | None, other: Trigger) -> Trigger:
-    order = tuple(Trigger)
-    return other if trigger is None or order.index(other) < order.index(trigger) else trigger

@@ -118,7 +118,8 @@ def _convert_object(node: Schema, definitions: Mapping[str, Any]) -> Schema:
             required.append(name)
         elif field.get("type") == "object" and not is_optional:
             # A parent that is left out is filled in, and then its children's defaults are.
-            field = _with_default(field, {})
+            ordered = {**field, "default": {}}
+            field = {key: ordered[key] for key in (*_KEPT, *ordered) if key in ordered}
         properties[name] = field
     return {"properties": properties, "required": required} if required else {"properties": properties}
 
@@ -138,11 +139,6 @@ def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 def _is_nullable(node: Mapping[str, Any]) -> bool:
     return any(choice.get("type") == "null" for choice in node.get("anyOf", ()))
-
-
-def _with_default(field: Schema, default: Any) -> Schema:
-    ordered = {**field, "default": default}
-    return {key: ordered[key] for key in (*_KEPT, *ordered) if key in ordered}
 
 
 def _drop_defaults(node: Schema, *, keep_own: bool = False) -> None:

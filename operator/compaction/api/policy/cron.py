@@ -84,10 +84,6 @@ def _comes(expression: str) -> bool:
     return True
 
 
-def _no_macro(expression: str) -> str:
-    return _NO_MACROS + _MACROS.get(expression, "five cron fields")
-
-
 def _in_range(place: int, name: str, outside: str, limits: str) -> Rule:
     """The rule that no number of a field is outside its limits; `place`: how many fields stand before it. What a step
     is (`*/99`) has no such limit.
@@ -116,7 +112,7 @@ Cron = Annotated[
             cel="!self.startsWith('@')",
             message=f"{_NO_MACROS}five cron fields",
             holds=lambda text: not text.startswith("@"),
-            explain=_no_macro,
+            explain=lambda text: _NO_MACROS + _MACROS.get(text, "five cron fields"),
             message_cel=f"'{_NO_MACROS}' + {_MACROS}[self]",  # of an unknown one there is only `message`
         ),
         Rule(

@@ -15,7 +15,7 @@ from compaction.catalogs.cli.versions import moment
 from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.errors import CatalogDdlError, CatalogValidationError
 from compaction.catalogs.manager.history import Settings
-from compaction.catalogs.manager.manager import CatalogManager, Executed
+from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.replay.parsing import command_of
 from compaction.catalogs.replay.replaying import replay
 from compaction.cli.lazy import EXIT_DATA_ERROR
@@ -173,12 +173,8 @@ def _run(manager: CatalogManager, batches: Sequence[Sequence[CatalogCommand]]) -
     for step, running in enumerate(manager.execute_in_turn(batches), start=1):
         done = running.result()
         if done is not None:
-            yield _row(step, done)
-
-
-def _row(step: int, done: Executed) -> dict[str, Any]:
-    applied = f"{sum(done.applied)} of {len(done.applied)}"
-    return {"step": step, "version": done.version, "applied": applied, "activeAt": moment(done.time)}
+            applied = f"{sum(done.applied)} of {len(done.applied)}"
+            yield {"step": step, "version": done.version, "applied": applied, "activeAt": moment(done.time)}
 
 
 # `compactor catalogs debug replay`: a recorded history through our catalog.

@@ -76,7 +76,10 @@ def plan_command(
 def _participants(found: Round) -> list[dict[str, Any]]:
     """A row for each participant: its report, or why it has none."""
     rows = [_report(item) for item in found.by_name.values()]
-    return rows + [{**_nothing(item.name), "answer": f"{item.reason}: {item.message}"} for item in found.unanswered]
+    empty = dict.fromkeys(("minimum", "cause", "subject", "partitions", "indexBuilds", "rebalances"), "-")
+    return rows + [
+        {"name": item.name, **empty, "answer": f"{item.reason}: {item.message}"} for item in found.unanswered
+    ]
 
 
 def _show_plan(
@@ -179,8 +182,3 @@ def _report(answer: ParticipantAnswer) -> dict[str, Any]:
         "rebalances": len(report.rebalances),
         "answer": "Received",
     }
-
-
-def _nothing(name: str) -> dict[str, Any]:
-    empty = dict.fromkeys(("minimum", "cause", "subject", "partitions", "indexBuilds", "rebalances"), "-")
-    return {"name": name, **empty}

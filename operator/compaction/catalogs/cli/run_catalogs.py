@@ -31,7 +31,8 @@ def run_catalogs(file: CatalogFile, options: RunOptions) -> list[str]:
     for name in file.names:
         status = asyncio.run(_catalog(file, name, options).once())
         found.append(summary(name, status))
-        problems += _problems(name, status)
+        both = [item for item in (status.compaction, status.propagation) if item is not None and item.outcome in _WRONG]
+        problems += dict.fromkeys(f"{name}: {item.reason}: {item.message}" for item in both)
     _show(found, options.output)
     return problems
 
@@ -115,11 +116,6 @@ def _process(ended: ProcessStatus | None) -> dict[str, Any] | None:
     if ended is None:
         return None
     return {"outcome": ended.outcome.value, "reason": ended.reason, "message": ended.message or None}
-
-
-def _problems(name: str, status: CatalogCompactionStatus) -> list[str]:
-    both = [item for item in (status.compaction, status.propagation) if item is not None and item.outcome in _WRONG]
-    return list(dict.fromkeys(f"{name}: {item.reason}: {item.message}" for item in both))
 
 
 def _show(found: Sequence[dict[str, Any]], output: OutputFormat) -> None:

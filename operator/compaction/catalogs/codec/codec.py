@@ -146,10 +146,10 @@ class SerializerTable:
             if numbers != list(range(1, len(rows) + 1)):
                 raise SerializerTableError(f"{kind.name}: versions have to be 1, 2, 3 and so on: {numbers}")
         self.readers: Final[Mapping[int, Sequence[Read]]] = {
-            kind.value: (_no_reader, *(row.read for row in rows)) for kind, rows in versions.items()
+            kind.value: (_no_version, *(row.read for row in rows)) for kind, rows in versions.items()
         }
         self.writers: Final[Mapping[int, Sequence[Write]]] = {
-            kind.value: (_no_writer, *(row.write for row in rows)) for kind, rows in versions.items()
+            kind.value: (_no_version, *(row.write for row in rows)) for kind, rows in versions.items()
         }
 
     def latest(self, kind: TypeId) -> int:
@@ -157,11 +157,7 @@ class SerializerTable:
         return len(self.readers[kind]) - 1
 
 
-def _no_reader(reader: NestedReader) -> NoReturn:
-    raise AssertionError("versions begin with 1")
-
-
-def _no_writer(writer: ObjectWriter, item: object) -> NoReturn:
+def _no_version(*_: object) -> NoReturn:
     raise AssertionError("versions begin with 1")
 
 

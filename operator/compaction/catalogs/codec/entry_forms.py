@@ -75,40 +75,18 @@ def _always(kind: TypeId) -> Callable[[Any], TypeId]:
     return lambda _: kind
 
 
-def _read_alter_column_1(reader: NestedReader) -> model.AlterColumnEntry:
-    return model.AlterColumnEntry(columns.read_column_1(reader), reader.number())
+def _in_table(entry: Callable[[Any, int], Any], field: str, inner: Form) -> Form:
+    """A column or several of them, and the id of their table."""
+    get = attrgetter(field)
 
+    def read(reader: NestedReader) -> Any:
+        return entry(inner.read(reader), reader.number())
 
-def _write_alter_column_1(writer: ObjectWriter, entry: model.AlterColumnEntry) -> None:
-    columns.write_column_1(writer, entry.column)
-    writer.number(entry.table_id)
+    def write(writer: ObjectWriter, item: Any) -> None:
+        inner.write(writer, get(item))
+        writer.number(item.table_id)
 
-
-def _read_alter_column_2(reader: NestedReader) -> model.AlterColumnEntry:
-    return model.AlterColumnEntry(reader.object(columns.COLUMN), reader.number())
-
-
-def _write_alter_column_2(writer: ObjectWriter, entry: model.AlterColumnEntry) -> None:
-    writer.object(TypeId.TABLE_COLUMN, entry.column)
-    writer.number(entry.table_id)
-
-
-def _read_new_columns_1(reader: NestedReader) -> model.NewColumnsEntry:
-    return model.NewColumnsEntry(columns.read_columns_1(reader), reader.number())
-
-
-def _write_new_columns_1(writer: ObjectWriter, entry: model.NewColumnsEntry) -> None:
-    columns.write_columns_1(writer, entry.columns)
-    writer.number(entry.table_id)
-
-
-def _read_new_columns_2(reader: NestedReader) -> model.NewColumnsEntry:
-    return model.NewColumnsEntry(columns.read_columns_2(reader), reader.number())
-
-
-def _write_new_columns_2(writer: ObjectWriter, entry: model.NewColumnsEntry) -> None:
-    columns.write_columns_2(writer, entry.columns)
-    writer.number(entry.table_id)
+    return Form(read, write)
 
 
 def _read_drop_columns(reader: NestedReader) -> model.DropColumnsEntry:
@@ -145,11 +123,17 @@ def _twice(form: Form) -> tuple[Form, Form]:
 
 _ZONE_1: Final = Form(zones.read_zone_1, zones.write_zone_1)
 _ZONE: Final = _always(TypeId.ZONE)
+_COLUMN_2: Final = Form(
+    lambda reader: reader.object(columns.COLUMN), lambda writer, column: writer.object(TypeId.TABLE_COLUMN, column)
+)
 
 ENTRIES: Final[dict[TypeId, tuple[type, tuple[Form, ...]]]] = {
     TypeId.ALTER_COLUMN: (
         model.AlterColumnEntry,
-        (Form(_read_alter_column_1, _write_alter_column_1), Form(_read_alter_column_2, _write_alter_column_2)),
+        (
+            _in_table(model.AlterColumnEntry, "column", Form(columns.read_column_1, columns.write_column_1)),
+            _in_table(model.AlterColumnEntry, "column", _COLUMN_2),
+        ),
     ),
     TypeId.ALTER_ZONE: (
         model.AlterZoneEntry,
@@ -168,7 +152,10 @@ ENTRIES: Final[dict[TypeId, tuple[type, tuple[Form, ...]]]] = {
     TypeId.START_BUILDING_INDEX: (model.StartBuildingIndexEntry, _twice(_number(model.StartBuildingIndexEntry, "id"))),
     TypeId.NEW_COLUMN: (
         model.NewColumnsEntry,
-        (Form(_read_new_columns_1, _write_new_columns_1), Form(_read_new_columns_2, _write_new_columns_2)),
+        (
+            _in_table(model.NewColumnsEntry, "columns", Form(columns.read_columns_1, columns.write_columns_1)),
+            _in_table(model.NewColumnsEntry, "columns", Form(columns.read_columns_2, columns.write_columns_2)),
+        ),
     ),
     TypeId.NEW_INDEX: (
         model.NewIndexEntry,

@@ -137,7 +137,9 @@ class EtcdUpdateLog:
         answer = self._send(snapshot.version, layout.snapshot_transaction(self._keys, snapshot.version, token, value))
         outcome = SnapshotOutcome.SAVED if answer.succeeded else self._refusal(snapshot, token, stamp)
         if outcome is not SnapshotOutcome.FENCED:
-            self._sweep_if_possible()
+            # What fails is left to the next sweep: the snapshot itself is saved.
+            with contextlib.suppress(CatalogLogError):
+                self.sweep()
         return outcome
 
     def sweep(self) -> None:
@@ -248,8 +250,3 @@ class EtcdUpdateLog:
         if found.snapshot >= snapshot.version:
             return SnapshotOutcome.NOT_NEWER
         raise CatalogLogRewoundError(self.name, f"it ends at version {found.version}, and has no {snapshot.version}")
-
-    def _sweep_if_possible(self) -> None:
-        """Sweep the log, and leave what fails to the next sweep: the snapshot itself is saved."""
-        with contextlib.suppress(CatalogLogError):
-            self.sweep()

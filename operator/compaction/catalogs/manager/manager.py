@@ -144,16 +144,13 @@ class Execution:
         def read(_: None) -> Future[_Saved]:
             if not written:
                 return self._save(commands, attempt + 1)
-            time = self._time_of(update.version)
+            # Of the earliest version, when history was cut above this one meanwhile.
+            history = self._history()
+            time = (history.find(update.version) or history.earliest).activation_time
             return futures.done(_Saved(Executed(found.applied, update.version, time), time))
 
         # Either way the version is in the log, and this process goes on when it has read it.
         return futures.then(self._readiness.until(update.version), read)
-
-    def _time_of(self, version: int) -> int:
-        """Activation time of a version that was read; when history was cut above it meanwhile, of the earliest one."""
-        history = self._history()
-        return (history.find(version) or history.earliest).activation_time
 
 
 def append_at(

@@ -42,10 +42,6 @@ class SharedMap(Generic[K, V]):
             buckets[hash(key) & self._mask][key] = value
         self._pages = tuple(tuple(buckets[at : at + _SLOTS + 1]) for at in range(0, count, _SLOTS + 1))
 
-    def _bucket(self, key: K) -> dict[K, V]:
-        at = hash(key) & self._mask
-        return self._pages[at >> _PAGE][at & _SLOTS]
-
     def get(self, key: K) -> V | None:
         at = hash(key) & self._mask
         return self._pages[at >> _PAGE][at & _SLOTS].get(key)
@@ -55,7 +51,8 @@ class SharedMap(Generic[K, V]):
         return self._pages[at >> _PAGE][at & _SLOTS][key]
 
     def __contains__(self, key: K) -> bool:
-        return key in self._bucket(key)
+        at = hash(key) & self._mask
+        return key in self._pages[at >> _PAGE][at & _SLOTS]
 
     def __len__(self) -> int:
         return self._size

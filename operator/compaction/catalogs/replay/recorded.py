@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from compaction.catalogs.codec.codec import decode, encode
 from compaction.catalogs.commands.command import CatalogCommand
@@ -123,17 +123,13 @@ def steps(path: Path) -> Iterator[Step]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        with _opened(path) as file:
+        with path.open("rb") as head:
+            compressed = head.read(2) == _GZIP
+        with gzip.open(path, "rb") if compressed else path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CatalogHistoryError(str(path), number + 1, f"the compressed file is damaged: {error}") from error
-
-
-def _opened(path: Path) -> IO[bytes] | gzip.GzipFile:
-    with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP
-    return gzip.open(path, "rb") if compressed else path.open("rb")
 
 
 def _step(line: int, record: Any) -> Step:
