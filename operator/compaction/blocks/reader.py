@@ -164,7 +164,8 @@ class _Rows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises CorruptBlockError, UnsuitableBlockError, ObjectError."""
-        names = self._columns()
+        wanted, present = self.reader.columns, self.footer.schema.names
+        names = present if wanted is None else [name for name in wanted if name in present]
         time = self._time_column() if self._cuts() else ""
         groups = self._groups(time)
         if not groups:
@@ -185,11 +186,6 @@ class _Rows:
             if lack := lack_of(error, path):
                 raise lack from error
             raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
-
-    def _columns(self) -> list[str]:
-        present = self.footer.schema.names
-        wanted = self.reader.columns
-        return present if wanted is None else [name for name in wanted if name in present]
 
     def _cuts(self) -> bool:
         """Return whether some rows of the block may be outside of the times that are asked for."""

@@ -45,7 +45,7 @@ def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
     """
     if database.read(_current) != NEWEST_SCHEMA:
         database.ordered(lambda connection: _upgrade(database, connection, identity))
-    return database.read(lambda connection: str(connection.execute(select(HEAD.c.identity)).scalar_one()))
+    return database.read(_identity_of)
 
 
 def _current(connection: Connection) -> str | None:

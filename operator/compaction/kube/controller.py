@@ -78,8 +78,10 @@ class Sharing:
         """Enter the workers that there are, once a term: after everything was listed, before anything is decided."""
         if self._commons is not None or not self._limits.any:
             return
-        keys = {*runtime.cache.policies.keys(), *workers}
-        holds = {key: _workers_of(runtime, key, workers.get(key, ())) for key in keys}
+        holds: dict[CacheKey, int] = {}
+        for key in {*runtime.cache.policies.keys(), *workers}:
+            leases = {body["metadata"]["name"] for body in runtime.cache.leases_of(key) if is_worker(body)}
+            holds[key] = len(leases | {worker.name for worker in workers.get(key, ()) if not worker.ended})
         self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
 
     def allowance(self, key: CacheKey) -> Allowance:
@@ -111,11 +113,6 @@ class Sharing:
                     runtime.queue.add(key)
                 runtime.metrics.workers_held.set(self._commons.held)
             took = self._monotonic() - began
-
-
-def _workers_of(runtime: Runtime, key: CacheKey, observed: tuple[WorkerObservation, ...]) -> int:
-    leases = {body["metadata"]["name"] for body in runtime.cache.leases_of(key) if is_worker(body)}
-    return len(leases | {worker.name for worker in observed if not worker.ended})
 
 
 # The coordinator's controller: takes the picture, lets `reconcile` decide, has the decision carried out.

@@ -571,13 +571,8 @@ class RecoveryNeededError(SegmentLogError):
         return f"{said}; run `compactor segments sweep {self.path} --apply` first{outlook}"
 
 
-class RecoveryBlockedError(SegmentLogError):
+class RecoveryBlockedError(LogPathError):
     """A file of a half-done compaction that must not be removed: it may hold the only copy of live entries."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
 
     def __str__(self) -> str:
         return (

@@ -336,20 +336,14 @@ class MemTables:
         """The table that takes an entry of this index; a new one hides all others from there on."""
         table = self._tables[-1] if self._tables else None
         if table is None or not table.takes(index):
-            table = self._open()
+            self._drop_empty()
+            table = MemTable()
+            self._tables.append(table)
         if not table.indexes:
-            self._hide(table, index)
+            for older in self._tables:
+                if older is not table:
+                    older.hide_from(index)
         return table
-
-    def _open(self) -> MemTable:
-        self._drop_empty()
-        self._tables.append(MemTable())
-        return self._tables[-1]
-
-    def _hide(self, newer: MemTable, index: int) -> None:
-        for table in self._tables:
-            if table is not newer:
-                table.hide_from(index)
 
     def _drop_empty(self) -> None:
         self._tables = [table for table in self._tables if table.indexes]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.segments.clump.moves import load_moves, moves_files
@@ -27,9 +27,8 @@ from compaction.segments.directory.owner import require_stopped
 from compaction.segments.errors import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.segments.format.names import clump_name, job_key, parse_partial
 from compaction.segments.model import FileIdentity
-from compaction.segments.planning.unreferenced import DeadSegment, IndexesMissing, dead_segments
+from compaction.segments.planning.unreferenced import DeadSegment, ToldOfLive, dead_segments
 from compaction.segments.snapshot.directories import DATA_FILE, newest_snapshot
-from compaction.segments.snapshot.live_indexes import LiveSet
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
 """Age below which the output of a claimed attempt stays when the caller does not know which attempts are running."""
@@ -83,15 +82,13 @@ def sweep(
     now: float | None = None,
     grace_seconds: float,
     active: frozenset[tuple[str, int]] | None = None,
-    snapshot_index: int | None = None,
-    live: LiveSet | None = None,
-    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
-    wal_directory: Path | None = None,
     ownership: Ownership = Ownership.DETECT,
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
+    **told: Unpack[ToldOfLive],
 ) -> SweepReport:
-    """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: unknown.
+    """Delete what is due. `active`: (job, token) of the attempts that may be writing now; None: unknown. `told`: see
+    `dead_segments`.
 
     Raises:
         NotALogDirectoryError, LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
@@ -108,14 +105,7 @@ def sweep(
         verdicts, leftovers = _judged(
             directory,
             record,
-            partial(
-                dead_segments,
-                directory,
-                snapshot_index=snapshot_index,
-                live=live,
-                indexes_missing=indexes_missing,
-                wal_directory=wal_directory,
-            ),
+            partial(dead_segments, directory, **told),
             active=active,
             now=now,
             grace_seconds=grace_seconds,
@@ -146,10 +136,7 @@ def outlook(
     *,
     now: float,
     grace_seconds: float,
-    snapshot_index: int | None = None,
-    live: LiveSet | None = None,
-    indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
-    wal_directory: Path | None = None,
+    **told: Unpack[ToldOfLive],
 ) -> SweepOutlook:
     """Return what `sweep` would delete, keep and leave waiting, without a change and without the lock: what is
     half-done now is taken as it is.
@@ -164,14 +151,7 @@ def outlook(
         verdicts, leftovers = _judged(
             directory,
             record,
-            partial(
-                dead_segments,
-                directory,
-                snapshot_index=snapshot_index,
-                live=live,
-                indexes_missing=indexes_missing,
-                wal_directory=wal_directory,
-            ),
+            partial(dead_segments, directory, **told),
             active=None,
             now=now,
             grace_seconds=grace_seconds,

@@ -179,20 +179,17 @@ def _drop(store: BlockStore, blocks: Sequence[str], *, asking: bool) -> None:
     known = {item.block.id: item.block.rows for item in store.quarantined()}
     for block in blocks:
         if block not in known:
-            _refuse_drop(block, store.inspect(block))
+            # Users can drop only quarantined blocks; repeating a drop is harmless.
+            record = store.inspect(block)
+            ended = record is not None and record.state is not BlockState.LIVE
+            if record is None or not ended or record.ended not in (None, TombstoneReason.DROPPED):
+                raise _not_quarantined(block, record)
     if asking:
         lost = sum(known.get(block, 0) for block in blocks)
         click.confirm(f"Give up {plural(len(blocks), 'block')} with {lost} rows?", abort=True)
     for block in blocks:
         dropped = store.drop(block)
         click.echo(f"block {block} dropped" if dropped else f"block {block} was dropped before")
-
-
-def _refuse_drop(block: str, record: BlockRecord | None) -> None:
-    """Users can drop only quarantined blocks; repeating a drop is harmless. Raises UnknownBlockError."""
-    ended = record is not None and record.state is not BlockState.LIVE
-    if record is None or not ended or record.ended not in (None, TombstoneReason.DROPPED):
-        raise _not_quarantined(block, record)
 
 
 def _not_quarantined(block: str, record: BlockRecord | None) -> UnknownBlockError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -54,7 +53,8 @@ def verify(
         raise click.UsageError("give ids or --tenant, not both")
     with place.open() as store:
         wanted = [_live(store, block) for block in blocks] if blocks else store.live(BlockFilter(tenant=tenant)).blocks
-        rows = list(_verified(store, wanted))
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            rows = list(pool.map(partial(_verify, store), wanted))
     equal = sum(row["verified"] == EQUAL for row in rows)
     bad = [row for row in rows if row["verified"] in (DIFFERENT, UNREADABLE)]
     if output is not OutputFormat.TABLE:
@@ -73,11 +73,6 @@ def _live(store: BlockStore, block: str) -> Block:
     if record is None or record.state is not BlockState.LIVE:
         raise UnknownBlockError(block, record.state.value if record is not None else "unknown")
     return record.block
-
-
-def _verified(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        yield from pool.map(partial(_verify, store), blocks)
 
 
 def _verify(store: BlockStore, block: Block) -> dict[str, Any]:

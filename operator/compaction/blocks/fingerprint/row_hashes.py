@@ -103,7 +103,8 @@ class Fingerprinter:
         if twice is not None:
             raise UnsupportedColumnError(twice, "there are two columns of this name")
         known = {keys.path: keys for keys in self._keys} if self._schema is not None else {}
-        self._keys = [column_keys(_escaped(field.name), field.type) for field in schema]
+        # A top column `a.b` is not the field b of a.
+        self._keys = [column_keys(field.name.replace("\\", "\\\\").replace(".", "\\."), field.type) for field in schema]
         for keys in self._keys:
             before = known.get(keys.path)
             if before is not None and before.multiply == keys.multiply:
@@ -147,8 +148,3 @@ def _tie(sums: Words, spare: Words) -> Words:
     np.right_shift(sums, _S32, out=spare)
     sums ^= spare
     return sums
-
-
-def _escaped(name: str) -> str:
-    """A top column `a.b` is not the field b of a."""
-    return name.replace("\\", "\\\\").replace(".", "\\.")

@@ -71,7 +71,8 @@ def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str
         said = next((said for kind, said in calendars.items() if item.meaning.startswith(kind)), "")
         texts[path] = f"{item.text} {said}".strip()
     for name, column in _columns(geo).items():
-        path, said = escaped(name), f"geo {_crs(column)} {_digest([around, _essential(column)])}"
+        path, rest = escaped(name), json.dumps([around, _essential(column)], sort_keys=True).encode()
+        said = f"geo {_crs(column)} {hashlib.sha256(rest).hexdigest()[:8]}"
         texts[path] = f"{texts.get(path, '')} {said}".strip()
     return texts
 
@@ -111,10 +112,6 @@ def _columns(geo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _essential(column: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in column.items() if key not in _OF_ROWS}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _crs(column: Mapping[str, Any]) -> str:

@@ -362,7 +362,9 @@ class BlockQueue:
             group = batch.group
             if len(ids) == len(batch.blocks) and batch is not group.late:
                 taken += batch.blocks
-                self._drop(batch)
+                if batch.ready is not None:
+                    self._lines.leave(batch)
+                group.drop(batch)
                 if group.limited:
                     self._to_cut[group] = None
             else:
@@ -373,11 +375,6 @@ class BlockQueue:
                 self._to_cut.pop(group, None)
                 self._groups.pop(group.key, None)
         return taken
-
-    def _drop(self, batch: BlockBatch) -> None:
-        if batch.ready is not None:
-            self._lines.leave(batch)
-        batch.group.drop(batch)
 
     def _cut_anew(self, group: Group) -> None:
         batches = [*group.batches] if group.late is None else [*group.batches, group.late]

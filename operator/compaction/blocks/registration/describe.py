@@ -81,42 +81,10 @@ def describe(objects: ObjectStorage, path: str, **known: Any) -> Block:
     return described(objects, path, **known).block
 
 
-def described(
-    objects: ObjectStorage,
-    path: str,
-    *,
-    tenant: str,
-    shard: int,
-    level: int,
-    block: str = "",
-    time_column: str = "",
-    sort_key: tuple[str, ...] = (),
-    verify: bool = False,
-    given_up: Collection[str] = (),
-) -> Described:
-    """The block that lies at `path`. Its id is the one its path says, or `block` for a path of another layout.
-
-    `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
-    ts of 64-bit integers, which are microseconds. `sort_key`: the order that the store is to have; rows that declare
-    no other are compared by it. `given_up`: columns of the path alone (`region=eu/`) that a merge may lose.
-
-    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level),
-    ForeignFileError, and the errors of objects.
-    """
+def described(objects: ObjectStorage, path: str, **known: Any) -> Described:
+    """The block that lies at `path`: see `describe_footer`. Raises also the errors of objects."""
     footer = read_footer(objects, path)
-    return describe_footer(
-        objects,
-        footer,
-        said_of(footer),
-        tenant=tenant,
-        shard=shard,
-        level=level,
-        block=block,
-        time_column=time_column,
-        sort_key=sort_key,
-        verify=verify,
-        given_up=given_up,
-    )
+    return describe_footer(objects, footer, said_of(footer), **known)
 
 
 def said_of(footer: BlockFooter) -> BlockMetadata:
@@ -141,7 +109,15 @@ def describe_footer(
     verify: bool = False,
     given_up: Collection[str] = (),
 ) -> Described:
-    """The same for a footer that was read already."""
+    """The block whose footer was read. Its id is the one its path says, or `block` for a path of another layout.
+
+    `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
+    ts of 64-bit integers, which are microseconds. `sort_key`: the order that the store is to have; rows that declare
+    no other are compared by it. `given_up`: columns of the path alone (`region=eu/`) that a merge may lose.
+
+    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level),
+    ForeignFileError.
+    """
     path = footer.info.path
     if (owned := owner_by_footer(footer.parquet.metadata or {}, footer.schema.names)) is not None:
         owner, shown_by = owned

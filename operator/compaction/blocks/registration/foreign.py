@@ -330,7 +330,8 @@ def order_of_rows(
         check = by_key[declared]
         if check.holds:
             return FoundOrder(declared, OrderSource.DECLARED, "declared")
-        doubt = f"; declares {_named(declared)}, but {_breach(check)}"
+        broken = f"row {check.broken} belongs before row {(check.broken or 1) - 1}"
+        doubt = f"; declares {_named(declared)}, but {'these values have no order' if check.unordered else broken}"
     if wanted in by_key and by_key[wanted].holds:
         return FoundOrder(wanted, OrderSource.POLICY, f"as wanted{doubt}")
     if by_key[time_column,].holds:
@@ -356,9 +357,3 @@ def order_of_footer(footer: BlockFooter, said: BlockMetadata) -> FoundOrder:
 
 def _named(key: Key) -> str:
     return ", ".join(printable(cut(name, 40)) for name in key)
-
-
-def _breach(check: OrderCheck) -> str:
-    if check.unordered:
-        return "these values have no order"
-    return f"row {check.broken} belongs before row {(check.broken or 1) - 1}"

@@ -134,7 +134,9 @@ def _run(
 ) -> list[TaskResult]:
     results: dict[int, TaskResult] = {}
     with Shares(engine.address, [1 / len(tasks)] * len(tasks), done) as shares:
-        telling = [replace(task, tell=shares.teller(number, _moves(task))) for number, task in enumerate(tasks)]
+        # Each row of a task's part of the sources' is read, merged and proved, and told of each time.
+        rows = [3 * sum(source.rows for source in task.sources) // task.said.parts for task in tasks]
+        telling = [replace(task, tell=shares.teller(number, rows[number])) for number, task in enumerate(tasks)]
         with closing(run_tasks(run_merge, telling, engine=engine, lease=lease, tag=tag)) as running:
             for arrived in running:
                 for number, result in arrived:
@@ -143,13 +145,6 @@ def _run(
                 if any(isinstance(result, MergeFailure) for _, result in arrived):
                     break
     return [results[number] for number in sorted(results)]
-
-
-def _moves(task: MergeTask) -> int:
-    """Return the number of rows that a task reports, about: each of its part of the sources' is read, merged and
-    proved.
-    """
-    return 3 * sum(source.rows for source in task.sources) // task.said.parts
 
 
 def _check_sources(work: BlockMerge, parts: Sequence[MergedPart]) -> None:

@@ -48,7 +48,9 @@ class SchemaBook:
         self._read_index([name for name in examples if name not in self._known])
         missing = {name: blocks for name, blocks in examples.items() if name not in self._known}
         if missing:
-            learnt = self._read_footers(missing)
+            with ThreadPoolExecutor(max(1, min(READ_AT_ONCE, len(missing)))) as pool:
+                found = list(pool.map(lambda item: self._read_footer(*item), missing.items()))
+            learnt = {name: schema for name, schema in zip(missing, found, strict=True) if schema is not None}
             self._known |= learnt
             if self.keeps:
                 add_schemas(self.store.index, {name: schema_text(schema) for name, schema in learnt.items()})
@@ -60,11 +62,6 @@ class SchemaBook:
                 self._known[name] = schema_of_text(text)
             except ValueError as error:
                 log.warning("a schema in the index cannot be read; a footer is", schema=name, error=str(error))
-
-    def _read_footers(self, missing: Mapping[str, Sequence[str]]) -> dict[str, pa.Schema]:
-        with ThreadPoolExecutor(max(1, min(READ_AT_ONCE, len(missing)))) as pool:
-            found = list(pool.map(lambda item: self._read_footer(*item), missing.items()))
-        return {name: schema for name, schema in zip(missing, found, strict=True) if schema is not None}
 
     def _read_footer(self, name: str, blocks: Sequence[str]) -> pa.Schema | None:
         """The schema of the first of the blocks whose object still is what was registered."""

@@ -25,7 +25,7 @@ from compaction.blocks.errors import (
     UnexpectedBlockError,
     UnsuitableBlockError,
 )
-from compaction.blocks.index.live_blocks import BlockFilter, BlockPage, page
+from compaction.blocks.index.live_blocks import BlockFilter, page
 from compaction.blocks.model import Block, escape_tenant, parse_block_path
 from compaction.blocks.owners import OwnerSign
 from compaction.blocks.serving.messages import (
@@ -244,12 +244,11 @@ class IngestServer(HttpService):
             raise NotAllowedError(f"{principal.name} may not list all tenants: name one of its own")
         if query.after and query.version is None:
             raise bad_request("`after` goes with the `version` of the page before")
-        found = await self.in_thread(partial(self._page, query))
-        return ListingAnswer(version=found.version, blocks=tuple(map(LiveBlock.of, found.blocks)), more=found.more)
-
-    def _page(self, query: ListingQuery) -> BlockPage:
         which = BlockFilter(query.tenant, query.shard, query.level, query.start, query.end)
-        return page(self._store.index, which, version=query.version, after=query.after, limit=query.limit)
+        found = await self.in_thread(
+            partial(page, self._store.index, which, version=query.version, after=query.after, limit=query.limit)
+        )
+        return ListingAnswer(version=found.version, blocks=tuple(map(LiveBlock.of, found.blocks)), more=found.more)
 
 
 API: Final = Api(

@@ -78,7 +78,9 @@ class ApiObjects:
             if found is None or found["metadata"]["resourceVersion"] != seen.resource_version:
                 self.stale = True
                 return False
-        return await self._leases_absent(premise.absent, owners=self._owners(job))
+        # A job's Lease and its worker's are the job's, or the policy's.
+        owners = (job.uid,) if self._policy is None else (job.uid, self._policy["metadata"]["uid"])
+        return await self._leases_absent(premise.absent, owners=owners)
 
     def serves(self, worker: str) -> bool:
         """See `ports.Objects`: as the cache knows by now."""
@@ -105,10 +107,6 @@ class ApiObjects:
         """Return whether the cache knows a Lease as one of this policy's."""
         cached = self._rt.cache.leases.get(self._namespace, lease["metadata"]["name"])
         return cached is not None and self._key in policy_of_lease(cached)
-
-    def _owners(self, job: OperatorIdentity) -> tuple[str, ...]:
-        """The uids of which a job's Lease and its worker's Lease may be."""
-        return (job.uid,) if self._policy is None else (job.uid, self._policy["metadata"]["uid"])
 
     async def _delete_invisible(self, lease: Obj, *, owners: Collection[str]) -> bool:
         """Delete a Lease without our labels if one of `owners` (uids) created it; False when none did."""

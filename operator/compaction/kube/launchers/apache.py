@@ -5,7 +5,6 @@ history: what was the last state that says how it ended is looked up in `status.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding
@@ -13,7 +12,7 @@ from compaction.kube.client.transport import APACHE_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     MAIN_FILE,
     TTL_SECONDS,
-    application_metadata,
+    application,
     driver_of,
     failed,
     main_arguments,
@@ -36,7 +35,6 @@ from compaction.kube.launchers.pods import (
     spark_conf,
 )
 
-_WAITING: Final = frozenset({"Submitted", "DriverRequested", "ScheduledToRestart"})
 _RUNNING: Final = frozenset(
     {
         "DriverStarted",
@@ -56,20 +54,7 @@ _DAY_MILLIS: Final = 86_400_000
 _RETAINED_MILLIS: Final = 900_000
 
 
-@dataclass(frozen=True, slots=True)
-class ApacheBackend:
-    """Implements `objects.Backend`."""
-
-    def build(self, request: WorkerRequest, default_image: str) -> Obj:
-        """See `objects.Backend`."""
-        return apache_application(request, default_image=default_image)
-
-    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-        """See `objects.Backend`."""
-        return observe_apache(body, pod, since)
-
-
-def apache_application(request: WorkerRequest, *, default_image: str) -> Obj:
+def apache_application(request: WorkerRequest, default_image: str) -> Obj:
     """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     workers = pods_of(request).workers
     image = image_of(workers, default_image)
@@ -98,9 +83,7 @@ def apache_application(request: WorkerRequest, *, default_image: str) -> Obj:
             "ttlAfterStopMillis": TTL_SECONDS * 1000,
         },
     }
-    kind = APACHE_APPLICATIONS
-    metadata = application_metadata(request)
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+    return application(request, APACHE_APPLICATIONS, spec)
 
 
 def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:

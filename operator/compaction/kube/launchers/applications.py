@@ -41,15 +41,16 @@ TTL_SECONDS: Final = 4200
 """Ended applications are deleted by us; should we be gone, their operator does it after so long."""
 
 
-def application_metadata(request: WorkerRequest) -> Obj:
-    """Name, labels and owner of the application."""
-    return {
+def application(request: WorkerRequest, kind: Resource, spec: Obj) -> Obj:
+    """The SparkApplication of a request: the name, labels and owner that all of them have, and its spec."""
+    metadata = {
         "name": request.name,
         "namespace": request.policy.namespace,
         "labels": object_labels(request),
         "annotations": memory_annotations(request),
         "ownerReferences": owner_of(request),
     }
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
 
 
 def pod_templates(request: WorkerRequest, *, image: str) -> dict[PodRole, Obj]:

@@ -11,15 +11,14 @@ import structlog
 from compaction.api.enums import LauncherType
 from compaction.errors import ApiError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.transport import Obj
 from compaction.kube.errors import KindNotServedError, LaunchError
-from compaction.kube.launchers.apache import ApacheBackend
+from compaction.kube.launchers.apache import apache_application, observe_apache
 from compaction.kube.launchers.base import BASELINE, PodAllowance, WorkerObservation, WorkerRef, WorkerRequest
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.driver_pod import driver_pod
-from compaction.kube.launchers.kubeflow import KubeflowBackend
+from compaction.kube.launchers.kubeflow import kubeflow_application, observe_kubeflow
 from compaction.kube.launchers.objects import Backend, LauncherChoice, ObjectLauncher, choose
-from compaction.kube.launchers.pod_status import Sighting, observe_pod
+from compaction.kube.launchers.pod_status import observe_pod
 
 # One launcher for all policies: each worker goes where its policy wants it, or where the cluster offers a place.
 
@@ -86,23 +85,10 @@ log = structlog.get_logger(__name__)
 # The launchers put together: every kind of object this version can make, and processes.
 
 
-@dataclass(frozen=True, slots=True)
-class PodBackend:
-    """Implements `objects.Backend`: the driver pod is the object."""
-
-    def build(self, request: WorkerRequest, default_image: str) -> Obj:
-        """See `objects.Backend`."""
-        return driver_pod(request, default_image=default_image)
-
-    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-        """See `objects.Backend`."""
-        return observe_pod(body, since)
-
-
 BACKENDS: Final[Mapping[LauncherType, Backend]] = {
-    LauncherType.KUBEFLOW: KubeflowBackend(),
-    LauncherType.APACHE: ApacheBackend(),
-    LauncherType.POD: PodBackend(),
+    LauncherType.KUBEFLOW: Backend(kubeflow_application, observe_kubeflow),
+    LauncherType.APACHE: Backend(apache_application, observe_apache),
+    LauncherType.POD: Backend(driver_pod, lambda body, _, since: observe_pod(body, since)),
 }
 
 

@@ -38,7 +38,7 @@ TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"
 
 
-def driver_pod(request: WorkerRequest, *, default_image: str) -> Obj:
+def driver_pod(request: WorkerRequest, default_image: str) -> Obj:
     """The Pod object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     pod = pods_of(request)
     workers = pod.workers

@@ -7,16 +7,17 @@ stand in both places: that operator copies the application's own over those of e
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final, TypeGuard
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
+from compaction.api.policy.workers import DriverSpec, ExecutorSpec
 from compaction.kube.client.transport import KUBEFLOW_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     MAIN_FILE,
     TTL_SECONDS,
-    application_metadata,
+    application,
     driver_of,
     failed,
     main_arguments,
@@ -67,29 +68,12 @@ SUBMIT_SECONDS: Final = 180.0
 """It forks one spark-submit per application, a few at a time: an application without a status may stand in line."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeflowBackend:
-    """Implements `objects.Backend`."""
-
-    def build(self, request: WorkerRequest, default_image: str) -> Obj:
-        """See `objects.Backend`."""
-        return kubeflow_application(request, default_image=default_image)
-
-    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-        """See `objects.Backend`."""
-        return observe_kubeflow(body, pod, since)
-
-
-def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
+def kubeflow_application(request: WorkerRequest, default_image: str) -> Obj:
     """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     pod = pods_of(request)
     workers = pod.workers
     image = image_of(workers, default_image)
     templates = pod_templates(request, image=image)
-    metadata = application_metadata(request)
-    if workers.queue_name:
-        # On the application, never on its pods: the queue would admit them twice.
-        metadata["labels"][QUEUE_LABEL] = workers.queue_name
     spec: Obj = {
         "type": "Python",
         "pythonVersion": "3",
@@ -101,8 +85,8 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
         "sparkConf": {key: value for key, value in spark_conf(request, image=image).items() if key not in WRITTEN_CONF},
         "restartPolicy": {"type": "Never"},
         "timeToLiveSeconds": TTL_SECONDS,
-        "driver": _driver(request, templates[PodRole.DRIVER]),
-        "executor": _executor(request, templates[PodRole.EXECUTOR]),
+        "driver": _pods(request, PodRole.DRIVER, templates),
+        "executor": _pods(request, PodRole.EXECUTOR, templates),
     }
     if workers.image_pull_policy is not None:
         spec["imagePullPolicy"] = workers.image_pull_policy.value
@@ -115,46 +99,36 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
             "minExecutors": workers.dynamic_allocation.min_executors,
             "maxExecutors": workers.dynamic_allocation.max_executors,
         }
-    kind = KUBEFLOW_APPLICATIONS
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+    found = application(request, KUBEFLOW_APPLICATIONS, spec)
+    if workers.queue_name:
+        # On the application, never on its pods: the queue would admit them twice.
+        found["metadata"]["labels"][QUEUE_LABEL] = workers.queue_name
+    return found
 
 
-def _driver(request: WorkerRequest, template: Obj) -> Obj:
-    pod = pods_of(request)
-    driver = pod.workers.driver
-    heap, overhead = heap_and_overhead(pod.workers.spark_conf, role="driver", memory=pod.memory)
-    found: Obj = {
-        "cores": driver.cores,
-        "coreRequest": str(driver.cpu),
-        "memory": heap,
-        "memoryOverhead": f"{overhead}m",
-        "serviceAccount": pod.workers.service_account_name,
-        "labels": template["metadata"]["labels"],
-        "template": template,
-    }
-    return found | ({"coreLimit": str(driver.cpu_limit)} if driver.cpu_limit is not None else {})
-
-
-def _executor(request: WorkerRequest, template: Obj) -> Obj:
+def _pods(request: WorkerRequest, role: PodRole, templates: Mapping[PodRole, Obj]) -> Obj:
+    """The part of the application on the pods of a role: their sizes, account and template."""
     pod = pods_of(request)
     workers = pod.workers
-    if not has_executors(workers):
-        return {}  # fewer than one instance cannot be written; the driver's own master asks for none
-    executor = workers.executor
-    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=pod.executor_memory)
-    found: Obj = {
-        "cores": executor.cores,
-        "coreRequest": str(executor.cpu),
+    own: Obj = {}
+    sizes: DriverSpec | ExecutorSpec = workers.driver
+    memory, account = pod.memory, workers.service_account_name
+    if role is PodRole.EXECUTOR:
+        if not has_executors(workers):
+            return {}  # fewer than one instance cannot be written; the driver's own master asks for none
+        sizes, memory, account = workers.executor, pod.executor_memory, EXECUTOR_SERVICE_ACCOUNT
+        own = {"deleteOnTermination": True} | ({"instances": sizes.instances} if sizes.instances else {})
+    heap, overhead = heap_and_overhead(workers.spark_conf, role=role, memory=memory)
+    found = {
+        "cores": sizes.cores,
+        "coreRequest": str(sizes.cpu),
         "memory": heap,
         "memoryOverhead": f"{overhead}m",
-        "serviceAccount": EXECUTOR_SERVICE_ACCOUNT,
-        "deleteOnTermination": True,
-        "labels": template["metadata"]["labels"],
-        "template": template,
+        "serviceAccount": account,
+        "labels": templates[role]["metadata"]["labels"],
+        "template": templates[role],
     }
-    if executor.instances:
-        found["instances"] = executor.instances
-    return found | ({"coreLimit": str(executor.cpu_limit)} if executor.cpu_limit is not None else {})
+    return found | own | ({"coreLimit": str(sizes.cpu_limit)} if sizes.cpu_limit is not None else {})
 
 
 def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -165,16 +165,14 @@ KEPT_SECONDS: Final = 600.0
 """How long a worker that failed stays for those who read its log."""
 
 
-class Backend(Protocol):
-    """The form of one kind of object, and what it says about its worker. Pure."""
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The form of one kind of object, and what it says about its worker. Both are pure."""
 
-    def build(self, request: WorkerRequest, default_image: str) -> Obj:
-        """The object to create. Raises LaunchError."""
-        ...
-
-    def observe(self, body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-        """The worker, from its object and its driver pod, if that is seen."""
-        ...
+    build: Callable[[WorkerRequest, str], Obj]
+    """The object to create, from the request and the image of workers whose policy names none. Raises LaunchError."""
+    observe: Callable[[Obj, Obj | None, Sighting], WorkerObservation]
+    """The worker, from its object and its driver pod, if that is seen."""
 
 
 _Key = tuple[str, str]

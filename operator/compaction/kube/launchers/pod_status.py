@@ -218,7 +218,8 @@ _Found = tuple[WorkerPhase, str, str, WorkerTrouble | None, WorkerEnding | None,
 
 
 def _ended(body: Obj, status: Mapping[str, Any], container: str) -> _Found | None:
-    terminated = _terminated(status, container)
+    ours = (item for item in status.get("containerStatuses") or () if item.get("name") == container)
+    terminated = next(((item.get("state") or {}).get("terminated") or {} for item in ours), {})
     # A container beside ours, a proxy's, may go on for ever.
     if status.get("phase") not in ("Succeeded", "Failed") and not terminated:
         return None
@@ -253,12 +254,6 @@ def _out_of_memory(body: Obj) -> str:
         f"killed for using more memory than its pod has ({_OOM}{f', {format_bytes(had)}' if had else ''}): raise "
         "spec.workers.driver.memory, or driver.maxMemory, up to which the next one gets twice as much"
     )
-
-
-def _terminated(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    """Return the ended state of the container that runs Spark; empty while it runs."""
-    ours = (item for item in status.get("containerStatuses") or () if item.get("name") == container)
-    return next(((item.get("state") or {}).get("terminated") or {} for item in ours), {})
 
 
 def _failed_init(body: Obj, status: Mapping[str, Any]) -> str:

@@ -227,15 +227,12 @@ class Replica:
         )
         self._deadman.arm()
         try:
-            asyncio.run(self._term(term))
+            asyncio.run(term.run(self._stop))
         except Exception:  # noqa: BLE001 - the top of the process: whatever it was, the Lease must still be handed over
             _log.exception("the term ended with an error")
         finally:
             self._deadman.disarm()
             self._install_signal_handlers()  # the loop has put the defaults back
-
-    async def _term(self, term: Term) -> None:
-        await term.run(self._stop)
 
     def _stop_is_overdue(self) -> bool:
         return time.monotonic() - self._stop.requested_at > self._config.drain_seconds + _STOP_SLACK_SECONDS

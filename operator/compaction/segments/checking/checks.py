@@ -335,7 +335,7 @@ def live_entries(log: LogFacts) -> Iterator[CheckProblem]:
     if not live:
         return
     waiting = LiveSet.from_indexes(log.waiting or ())
-    held = [_held(segment, live) for segment in log.state.segments]
+    held = [segment.idx[live.mask(segment.idx)] for segment in log.state.segments]
     missing = live.without(waiting)
     if held and missing:
         missing = missing.without(LiveSet.from_indexes(np.unique(np.concatenate(held))))
@@ -348,11 +348,6 @@ def live_entries(log: LogFacts) -> Iterator[CheckProblem]:
     else:
         # A compaction of Ra finds the segment by its range, and fails half-way for want of the record.
         yield CheckProblem(OwnerRule.LIVE_ENTRIES, str(log.directory / source), what, _COPY, ReadWindow.W7)
-
-
-def _held(segment: SegmentIndex, live: LiveSet) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    found: np.ndarray[tuple[int], np.dtype[np.uint64]] = segment.idx[live.mask(segment.idx)]
-    return found
 
 
 def hidden(log: LogFacts) -> Iterator[CheckProblem]:

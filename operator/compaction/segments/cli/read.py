@@ -228,7 +228,10 @@ def _segment_rows(scan: LogScan, errors: list[CompactionError], *, verified: boo
     log = scan.log
     refs = {ref.name: ref for ref in log.refs}
     rows = [_segment_row(log, segment, refs.get(segment.name), verified=verified) for segment in log.segments]
-    rows += [_link_row(log, name, target) for name, target in log.links.items()]
+    rows += [
+        _blank_row(name, "Link" if (log.directory / name).exists() else "DanglingLink") | {"linkTarget": target}
+        for name, target in log.links.items()
+    ]
     known = {row["name"]: row for row in rows}
     for error in errors:
         file = getattr(error, "file", None)
@@ -259,11 +262,6 @@ def _segment_row(log: LogState, segment: SegmentIndex, ref: SegmentRef | None, *
         rows = rows[log.live_mask(segment.idx[rows])]
         row |= {"liveEntries": int(rows.size), "liveBytes": int(segment.length[rows].sum(dtype=np.uint64))}
     return row
-
-
-def _link_row(log: LogState, name: str, target: str) -> dict[str, Any]:
-    exists = (log.directory / name).exists()
-    return _blank_row(name, "Link" if exists else "DanglingLink") | {"linkTarget": target}
 
 
 def _blank_row(name: str, state: str) -> dict[str, Any]:

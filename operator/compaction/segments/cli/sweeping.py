@@ -42,7 +42,7 @@ from compaction.segments.commit import recovery
 from compaction.segments.commit.records import SegmentTombstone
 from compaction.segments.directory.owner import doubt_of, hazard_in, look_for_owner
 from compaction.segments.errors import RecoveryBlockedError
-from compaction.segments.planning.unreferenced import IndexesMissing
+from compaction.segments.planning.unreferenced import IndexesMissing, ToldOfLive
 from compaction.segments.snapshot.live_indexes import LiveSet
 
 _COLUMNS: Final = (
@@ -100,8 +100,13 @@ def sweep_command(
     Example: compactor segments sweep /data/ra/LOG --apply --grace 0
     """
     require_snapshot_for_live(directory, snapshot, live)
-    missing = IndexesMissing(when_indexes_missing)
-    log = SweptLog(directory, float(grace), snapshot, live, missing, wal_dir, ownership_of(owner_stopped=owner_stopped))
+    told = ToldOfLive(
+        snapshot_index=snapshot,
+        live=live,
+        indexes_missing=IndexesMissing(when_indexes_missing),
+        wal_directory=wal_dir,
+    )
+    log = SweptLog(directory, float(grace), told, ownership_of(owner_stopped=owner_stopped))
     found, errors = log.settle() if applying else log.look()
     if output is not OutputFormat.TABLE:
         emit(found, output)
@@ -125,10 +130,7 @@ class SweptLog:
 
     directory: Path
     grace: float
-    snapshot: int | None
-    live: LiveSet | None
-    indexes_missing: IndexesMissing
-    wal_directory: Path | None
+    told: ToldOfLive
     ownership: Ownership
 
     def settle(self) -> Found:
@@ -145,12 +147,9 @@ class SweptLog:
                 swept = sweep.sweep(
                     self.directory,
                     grace_seconds=self.grace,
-                    snapshot_index=self.snapshot,
-                    live=self.live,
-                    indexes_missing=self.indexes_missing,
-                    wal_directory=self.wal_directory,
                     ownership=self.ownership,
                     holder=HOLDER,
+                    **self.told,
                 )
             except CompactionError as error:
                 # What was settled is shown all the same.
@@ -177,10 +176,7 @@ class SweptLog:
                     # That of this machine: a look claims nothing, so no clock of the file system is asked.
                     now=time.time(),
                     grace_seconds=self.grace,
-                    snapshot_index=self.snapshot,
-                    live=self.live,
-                    indexes_missing=self.indexes_missing,
-                    wal_directory=self.wal_directory,
+                    **self.told,
                 )
             except CompactionError as error:
                 # What is half-done is shown all the same.

@@ -86,17 +86,15 @@ def wal_command(
     with storage_errors(directory):
         if not wal_files(directory) and not lost_since_stop(directory):
             raise NotALogDirectoryError(str(directory), "it holds no write-ahead log file (NNNNNNNNNNNNNNNN.wal)")
-        errors = _print_records(directory, name, output) if records else _print_summary(directory, name, output)
+        if records:
+            errors: list[SegmentLogError] = []
+            stream(_record_rows(directory, name, errors.append), output, columns=_RECORDS)
+        else:
+            errors = _print_summary(directory, name, output)
     for error in errors:
         report(error)
     if errors:
         context.exit(EXIT_DATA_ERROR)
-
-
-def _print_records(directory: Path, name: str | None, output: OutputFormat) -> list[SegmentLogError]:
-    errors: list[SegmentLogError] = []
-    stream(_record_rows(directory, name, errors.append), output, columns=_RECORDS)
-    return errors
 
 
 def _record_rows(
@@ -182,6 +180,8 @@ def _writer_rows(
             found.setdefault(writer.writer, []).append(writer)
     for uid, parts in sorted(found.items()):
         state = at_roll.get(uid)
+        folder = uid.decode(errors="surrogateescape")
+        exists = bool(folder) and "/" not in folder and "\0" not in folder and (directory / folder).is_dir()
         yield {
             "log": uid.decode(errors="backslashreplace"),
             "records": sum(part.records for part in parts),
@@ -192,13 +192,8 @@ def _writer_rows(
             "truncations": sum(part.truncations for part in parts),
             "files": len(parts),
             "atRoll": None if state is None else f"{state.last} {state.standing}",
-            "directory": "present" if _is_directory(directory, uid) else "gone",
+            "directory": "present" if exists else "gone",
         }
-
-
-def _is_directory(directory: Path, uid: bytes) -> bool:
-    name = uid.decode(errors="surrogateescape")
-    return bool(name) and "/" not in name and "\0" not in name and (directory / name).is_dir()
 
 
 # `compactor segments debug follow`: what happens in a log, or a system of logs, one line per change.

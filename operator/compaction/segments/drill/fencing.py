@@ -81,15 +81,13 @@ class DrillAttempt:
         text = await self.process.stdout.readline()
         if not text:
             code = await self.process.wait()
-            raise DrillError(f"{self.order.name} ended early with code {code}: {self._last_words()}")
+            lines = self.errors.read_text(errors="replace").splitlines()
+            words = " / ".join(lines[-_TAIL_LINES:]) or "no message"
+            raise DrillError(f"{self.order.name} ended early with code {code}: {words}")
         try:
             return Line.parse(json.loads(text))
         except (ValueError, KeyError) as error:
             raise DrillError(f"{self.order.name} printed an unknown line: {text!r}") from error
-
-    def _last_words(self) -> str:
-        lines = self.errors.read_text(errors="replace").splitlines()
-        return " / ".join(lines[-_TAIL_LINES:]) or "no message"
 
     async def stop(self) -> None:
         """SIGSTOP; returns when the kernel says that it is stopped."""

@@ -123,7 +123,12 @@ class Follower:
         self._files = {name: file for name, file in self._files.items() if name in names}
 
     def _list(self) -> SystemListing:
-        directories = self._directories() if self._log is None else [self._log]
+        if self._log is not None:
+            directories = [self._log]
+        else:
+            with os.scandir(self._system) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            directories = [self._system / name for name in names if not name.startswith(".")]
         logs = {}
         for directory in directories:
             try:
@@ -131,11 +136,6 @@ class Follower:
             except FileNotFoundError:
                 continue  # deleted
         return SystemListing(logs, tuple(path.name for path in wal_files(self._system)))
-
-    def _directories(self) -> list[Path]:
-        with os.scandir(self._system) as entries:
-            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith("."))
-        return [self._system / name for name in names]
 
     def _list_log(self, directory: Path) -> LogListing:
         before = self._listing.logs.get(directory.name, LogListing())

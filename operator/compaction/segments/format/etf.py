@@ -68,10 +68,6 @@ def _encode_atom(name: str) -> bytes:
     return bytes((ATOM_UTF8,)) + _U16.pack(len(data)) + data
 
 
-def _tuple_head(size: int) -> bytes:
-    return bytes((SMALL_TUPLE, size)) if size <= 255 else bytes((LARGE_TUPLE,)) + _U32.pack(size)
-
-
 def is_string(items: list[Term]) -> bool:
     """Return whether `term_to_binary` writes this list as STRING_EXT: 1..65535 integers, all 0..255."""
     return 0 < len(items) <= 0xFFFF and all(type(item) is int and 0 <= item <= 255 for item in items)
@@ -85,7 +81,9 @@ def _encode_body(term: Term) -> bytes:
     if isinstance(term, Atom):
         return _encode_atom(term.name)
     if isinstance(term, tuple):
-        return _tuple_head(len(term)) + b"".join(map(_encode_body, term))
+        size = len(term)
+        head = bytes((SMALL_TUPLE, size)) if size <= 255 else bytes((LARGE_TUPLE,)) + _U32.pack(size)
+        return head + b"".join(map(_encode_body, term))
     if isinstance(term, dict):
         pairs = (_encode_body(key) + _encode_body(value) for key, value in term.items())
         return bytes((MAP,)) + _U32.pack(len(term)) + b"".join(pairs)

@@ -191,7 +191,8 @@ class SnapshotSender:
         try:
             if isinstance(wanted, sending.ReadChunk):
                 return [encode(Chunk(term, transfer, wanted.offset, self._source.stream(wanted.offset, wanted.size)))]
-            sent = self._entries(wanted)
+            found, previous = self._source.entries(wanted.indexes), [wanted.previous, *wanted.indexes[:-1]]
+            sent = [SentEntry(before, entry) for before, entry in zip(previous, found, strict=True)]
             return [encode(Entries(term, transfer, batch)) for batch in in_messages(sent)]
         except SnapshotReplaced:
             # Entries that the old snapshot needs may be dead and gone: go on with the newer one.
@@ -199,11 +200,6 @@ class SnapshotSender:
         except SegmentLogError as error:
             events.append(sending.Unreadable(str(error)))
         return []
-
-    def _entries(self, wanted: sending.ReadEntries) -> list[SentEntry]:
-        found = self._source.entries(wanted.indexes)
-        previous = [wanted.previous, *wanted.indexes[:-1]]
-        return [SentEntry(before, entry) for before, entry in zip(previous, found, strict=True)]
 
     def _reopen(self) -> sending.SenderEvent:
         try:
@@ -302,7 +298,10 @@ class SnapshotReceiver:
             case receiving.AdoptTerm():
                 return None
             case receiving.Drop():
-                self._drop()
+                # SegmentLogError passes through: the log takes no writes until its system is opened again.
+                if self._install is not None:
+                    self._install.abort()
+                    self._install = None
                 return None
             case receiving.Begin(offer):
                 transfer = offer.transfer
@@ -343,12 +342,6 @@ class SnapshotReceiver:
             indexes_bytes=offer.indexes_bytes,
             data_bytes=offer.data_bytes,
         )
-
-    def _drop(self) -> None:
-        """SegmentLogError: the log takes no writes until its system is opened again."""
-        if self._install is not None:
-            self._install.abort()
-            self._install = None
 
 
 def install_snapshot(source: Log, target: Log, *, term: int, transfer: int, applied: int | None) -> LogSnapshot | None:

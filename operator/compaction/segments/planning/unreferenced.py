@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -214,6 +215,15 @@ def _drops(log: LogState, orphan: SegmentIndex) -> bool:
     lost = rows & ~np.isin(orphan.idx, held)
     latest = max((int(segment.term.max()) for segment in newer), default=0)
     return bool(np.any(orphan.term[lost] >= np.uint64(latest)))
+
+
+class ToldOfLive(TypedDict, total=False):
+    """What a caller says of the live entries of a log, in place of what its directory says: see `open_log`."""
+
+    snapshot_index: int | None
+    live: LiveSet | None
+    indexes_missing: IndexesMissing
+    wal_directory: Path | None
 
 
 def dead_segments(

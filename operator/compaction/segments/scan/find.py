@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -206,37 +206,29 @@ class LogError:
     segment: str | None = None
 
 
+_REASONS: Final[Mapping[type[Exception], LogErrorReason]] = {
+    LiveSetUnknownError: LogErrorReason.LIVE_SET_UNKNOWN,
+    CorruptSegmentError: LogErrorReason.CORRUPT_SEGMENT,
+    OwnerRunningError: LogErrorReason.OWNER_RUNNING,
+    LiveEntriesMissingError: LogErrorReason.LIVE_ENTRIES_MISSING,
+    CorruptFenceError: LogErrorReason.CORRUPT_FENCE,
+    PermissionError: LogErrorReason.PERMISSION_DENIED,
+    FileNotFoundError: LogErrorReason.NOT_FOUND,
+    NotADirectoryError: LogErrorReason.NOT_A_DIRECTORY,
+    OSError: LogErrorReason.INPUT_OUTPUT,
+}
+"""The first that an error is of; any other is an invalid log."""
+
+
 def log_error(path: Path, error: SegmentLogError | OSError) -> LogError:
     """The entry for a log, or a directory, that could not be read."""
-    reason, segment = LogErrorReason.LOG_INVALID, None
-    match error:
-        case LiveSetUnknownError():
-            reason = LogErrorReason.LIVE_SET_UNKNOWN
-        case CorruptSegmentError():
-            reason, segment = LogErrorReason.CORRUPT_SEGMENT, Path(error.file).name
-        case OwnerRunningError():
-            reason = LogErrorReason.OWNER_RUNNING
-        case LiveEntriesMissingError():
-            reason = LogErrorReason.LIVE_ENTRIES_MISSING
-        case CorruptFenceError():
-            reason = LogErrorReason.CORRUPT_FENCE
-        case PermissionError():
-            reason = LogErrorReason.PERMISSION_DENIED
-        case FileNotFoundError():
-            reason = LogErrorReason.NOT_FOUND
-        case NotADirectoryError():
-            reason = LogErrorReason.NOT_A_DIRECTORY
-        case OSError():
-            reason = LogErrorReason.INPUT_OUTPUT
-        case _:
-            pass
-    message = _os_message(path, error) if isinstance(error, OSError) else str(error)
+    reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), LogErrorReason.LOG_INVALID)
+    segment = Path(error.file).name if isinstance(error, CorruptSegmentError) else None
+    message = str(error)
+    if isinstance(error, OSError):
+        named = storage_error(error, path)
+        message = f"{getattr(named, 'path', path)}: {error.strerror or error}"
     return LogError(path=path, reason=reason, message=message, segment=segment)
-
-
-def _os_message(path: Path, error: OSError) -> str:
-    named = storage_error(error, path)
-    return f"{getattr(named, 'path', path)}: {error.strerror or error}"
 
 
 def unnameable(path: str) -> LogError:

@@ -8,7 +8,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -182,7 +182,7 @@ class LogContent:
     def fold(self, function: Callable[[T, LogEntry], T], initial: T, *, first: int = 0) -> T:
         """`function` over all entries that the log needs, ascending from index `first`; errors as `read`."""
         result = initial
-        for page in self._pages(first):
+        for page in self.indexes(first).chunks(_PAGE):
             for entry in self.read(page):
                 result = function(result, entry)
         return result
@@ -231,9 +231,6 @@ class LogContent:
         `SegmentView.refreshed`.
         """
         self.segments.refresh()
-
-    def _pages(self, first: int) -> Iterator[list[int]]:
-        yield from self.indexes(first).chunks(_PAGE)
 
     def _before(self, index: int) -> LogPosition | None:
         """The log's last entry below `index`."""

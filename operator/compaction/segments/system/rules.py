@@ -142,12 +142,8 @@ class CompactionFacts:
     @property
     def live_share(self) -> float:
         """The smaller one of the two shares; 1.0 without anything that may be compacted."""
-        shares = [live / total for live, total in self._pairs if total]
-        return min(shares, default=1.0)
-
-    @property
-    def _pairs(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        return (self.live_entries, self.entries), (self.live_bytes, self.bytes)
+        pairs = (self.live_entries, self.entries), (self.live_bytes, self.bytes)
+        return min((live / total for live, total in pairs if total), default=1.0)
 
 
 def due(facts: CompactionFacts, rules: DueRules, *, compacted_at: float, now: float) -> Due | None:
