@@ -218,7 +218,7 @@ def ask(target: CommandTarget, question: Callable[[ClusterAccess], Awaitable[Ans
 
 def _advice(error: ApiError, server: str) -> str:
     """Say what a person can do about an answer of the API server, or about none."""
-    said = _said(error)
+    said = str(error).split(": ", 1)[-1]  # without the request in front of it
     match error:
         case ApiUnavailableError():
             return f"{server} does not answer: {said}; check --context, --kubeconfig and that the cluster runs"
@@ -239,11 +239,6 @@ def _advice(error: ApiError, server: str) -> str:
 
 def _absent(resource: Resource, name: str, namespace: str) -> ClusterCommandError:
     return ClusterCommandError(f'no {resource.kind} "{name}" in namespace "{namespace}": see kubectl get compaction -A')
-
-
-def _said(error: ApiError) -> str:
-    """The error without the request in front of it."""
-    return str(error).split(": ", 1)[-1]
 
 
 def models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:
