@@ -148,6 +148,10 @@ def test_the_last_rule_that_matches_decides(path: str, expected: bool) -> None:
 RUNS = {
     "operator": (
         "compaction.cli.cluster.operator",
+        "compaction.catalogs.operator.controller",
+        "compaction.kube.controller",
+        "compaction.kube.launchers.backends",
+        "compaction.kube.replica.operator",
         "compaction.segments.adapter",
         "compaction.blocks.adapter",
     ),
