@@ -81,6 +81,7 @@ def test_help_imports_nothing_of_it() -> None:
             CLUSTER | PARQUET | DATABASE | TALK,
             id="policies and nothing that they are of",
         ),
+        pytest.param(["worker"], CLUSTER | PARQUET | DATABASE, id="Spark when it is started, and its client then"),
     ],
 )
 def test_help_of_a_command_imports_nothing_that_only_its_work_needs(commands: Sequence[str], heavy: set[str]) -> None:

@@ -285,7 +285,7 @@ OPERATOR = [
     "compaction.kube.replica.operator",
     "compaction.cli.cluster.status",
 ]
-WORKER = ["compaction.cli.cluster.worker"]
+WORKER = ["compaction.cli.cluster.worker", "compaction.kube.assignments", "compaction.kube.launchers.pods"]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,13 @@ RUNS = {
         "compaction.segments.adapter",
         "compaction.blocks.adapter",
     ),
-    "worker": ("compaction.cli.cluster.worker", "compaction.blocks.rewriting.task", "compaction.blocks.store"),
+    "worker": (
+        "compaction.cli.cluster.worker",
+        "compaction.kube.assignments",
+        "compaction.kube.launchers.pods",
+        "compaction.blocks.rewriting.task",
+        "compaction.blocks.store",
+    ),
 }
 """What the image's containers import at the least."""
 HIDE = """
