@@ -277,8 +277,15 @@ for kind in KINDS:
     for door in {doors}:
         door.open()
 """
-OPERATOR = ["compaction.cli.cluster.operator", "compaction.cli.cluster.status"]
-WORKER = ["compaction.cli.cluster.worker"]
+OPERATOR = [
+    "compaction.cli.cluster.operator",
+    "compaction.catalogs.operator.controller",
+    "compaction.kube.controller",
+    "compaction.kube.launchers.backends",
+    "compaction.kube.replica.operator",
+    "compaction.cli.cluster.status",
+]
+WORKER = ["compaction.cli.cluster.worker", "compaction.kube.assignments", "compaction.kube.launchers.pods"]
 
 
 @pytest.mark.parametrize(

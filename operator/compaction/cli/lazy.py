@@ -152,6 +152,14 @@ def resume_collector() -> None:
         gc.enable()
 
 
+def freeze_modules() -> None:
+    """A command that runs for days has imported all that it runs with: from here on garbage is not searched for among
+    that either. In the caller's process the collector stays as it is.
+    """
+    if gc.get_freeze_count():
+        gc.freeze()
+
+
 def _is_here(where: str) -> bool:
     """Return whether the module of a command is installed. The package around it always is."""
     return importlib.util.find_spec(where.partition(":")[0]) is not None

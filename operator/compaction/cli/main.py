@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete
+from click.shell_completion import ShellComplete
 
 from compaction.api.text.printing import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
@@ -136,11 +136,7 @@ def completions(words: list[str]) -> list[str]:
     items = ShellComplete(cli, {}, "compactor", "").get_completions(before, unfinished)
     plain = [item for item in items if item.type == "plain"]
     directive = NO_FILES if len(plain) == len(items) else FILES
-    return [*(_line(item) for item in plain), directive]
-
-
-def _line(item: CompletionItem) -> str:
-    return f"{item.value}\t{item.help}" if item.help else str(item.value)
+    return [*(f"{item.value}\t{item.help}" if item.help else str(item.value) for item in plain), directive]
 
 
 def complete() -> int:

@@ -7,17 +7,18 @@ import inspect
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from compaction.api.text.printing import cut, printable
 from compaction.cli.lazy import errors_as_exit_code
 from compaction.errors import CompactionError
 from compaction.storage.errors import StoreOptionsError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 # Files with the options of an object store: YAML or JSON, one `option: value` per line.
 
@@ -141,7 +142,8 @@ def _refuse_given(names: Container[str | None], what: str) -> None:
 
 def refuse_password(option: str, url: str, variable: str) -> None:
     """A URL on the command line holds no password. Raises click.UsageError, which names the environment variable."""
-    if is_given(option) and _holds_secret(url):
+    found = parsed(url) if is_given(option) else None
+    if found is not None and (found.password is not None or _SECRET_PARTS & found.query.keys()):
         raise click.UsageError(
             f"--{option}: other users can read a command line, so it holds no password: put the URL into the "
             f"environment variable {variable}"
@@ -162,6 +164,10 @@ def is_given(option: str) -> bool:
 
 def parsed(url: str) -> URL | None:
     """None for what is no URL: opening it says what is wrong, without quoting it."""
+    # Only what names a database waits for the import of what opens one.
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
@@ -181,8 +187,3 @@ def check_database(url: str, *, may_be_new: bool, absent: type[CompactionError],
         file.parent.mkdir(parents=True, exist_ok=True)
     elif not file.exists():
         raise absent(f"{file}: {remedy}")
-
-
-def _holds_secret(url: str) -> bool:
-    found = parsed(url)
-    return found is not None and (found.password is not None or bool(_SECRET_PARTS & found.query.keys()))

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from compaction.api.text.quantities import Quantity
 from compaction.cli.cluster.flags import kubeconfig_option
-from compaction.kube.client.api import ApiClient
-from compaction.kube.client.config import load_connection
-from compaction.kube.client.tokens import TokenReviewer
+from compaction.cli.lazy import freeze_modules
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.serving.access import AccessRules, AllowedAccounts, CachedReviews, Gate, SharedSecret
-from compaction.serving.service import Address, HttpService, RequestLimits, TlsFiles, serve
+
+if TYPE_CHECKING:
+    from compaction.serving.access import AccessRules, AllowedAccounts, Gate, SharedSecret
+    from compaction.serving.service import Address, HttpService, RequestLimits
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -39,8 +39,15 @@ class Callers:
 
     async def gate(self, stack: AsyncExitStack) -> Gate:
         """For this event loop. Raises IngestConfigError, ConnectionConfigError."""
+        from compaction.serving.access import CachedReviews, Gate
+
         if self.accounts is None:
             return Gate(self.secrets, None, self.rules)
+        # Who asks no cluster about tokens waits for no import of a client of one.
+        from compaction.kube.client.api import ApiClient
+        from compaction.kube.client.config import load_connection
+        from compaction.kube.client.tokens import TokenReviewer
+
         client = await stack.enter_async_context(ApiClient(load_connection(self.kubeconfig)))
         reviews = CachedReviews(TokenReviewer(client, self.audiences), self.accounts)
         return Gate(self.secrets, reviews, self.rules)
@@ -56,9 +63,12 @@ class Serving:
 
     def run(self, make: Callable[[Gate, RequestLimits], HttpService]) -> None:
         """Serve what `make` returns until SIGTERM or SIGINT. Raises IngestConfigError, ConnectionConfigError."""
+        freeze_modules()
         asyncio.run(self._serve(make))
 
     async def _serve(self, make: Callable[[Gate, RequestLimits], HttpService]) -> None:
+        from compaction.serving.service import serve
+
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
@@ -103,6 +113,10 @@ def serving_options(
                 raise click.UsageError("--tls-cert and --tls-key go together")
             if not secret_files and not accounts:
                 raise click.UsageError(f"no caller could {purpose}: give --secret-file or --allow-service-account")
+            # Who asks for help or writes it wrong waits for no import of what serves.
+            from compaction.serving.access import AccessRules, AllowedAccounts
+            from compaction.serving.service import Address, RequestLimits, TlsFiles
+
             tls = TlsFiles(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
             address = Address(bind_address, port, tls, plain_http, drain_seconds)
             address.check()
@@ -193,6 +207,8 @@ def _shared_secret(written: str) -> SharedSecret:
     if not sign or not file:
         # What was written may be the secret itself.
         raise click.UsageError("--secret-file: write NAME=FILE, such as writer=/etc/ingest/writer")
+    from compaction.serving.access import SharedSecret
+
     return SharedSecret(name, Path(file))
 
 

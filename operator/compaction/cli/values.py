@@ -30,8 +30,12 @@ class DurationParameter(click.ParamType[Duration]):
         if isinstance(value, Duration):
             return value
         written = str(value)
+        text = written
+        if _SECONDS.fullmatch(written):
+            # A duration has at most six digits behind the point.
+            text = f"{float(written):.6f}".rstrip("0").rstrip(".") + "s"
         try:
-            found = Duration(_of_seconds(written) if _SECONDS.fullmatch(written) else written)
+            found = Duration(text)
         except ValueError as error:
             self.fail(f"{written!r}: {error}, or seconds as a number", param, ctx)
         if found < self.least:
@@ -39,12 +43,6 @@ class DurationParameter(click.ParamType[Duration]):
         if self.whole and not found.is_integer():
             self.fail(f"{written!r} is not a whole number of seconds", param, ctx)
         return found
-
-
-def _of_seconds(number: str) -> str:
-    """A plain number of seconds as a duration, which has at most six digits behind the point."""
-    rounded = f"{float(number):.6f}".rstrip("0").rstrip(".")
-    return f"{rounded}s"
 
 
 # Quantities of bytes on the command line, written as in a policy.

@@ -19,7 +19,6 @@ from compaction.staging.flows.branching import forget_receipts, fresh_token, kee
 from compaction.staging.flows.reading import RecordView
 from compaction.staging.format.columns import BINARY, RecordColumns, rows_where, tombstones
 from compaction.staging.format.ranges import TableKind
-from compaction.staging.kind import base_version_of
 from compaction.staging.refs.branches import Branch, BranchRecord
 from compaction.staging.staged.rows import layered
 from compaction.staging.tree.aligning import Upcoming, fingerprint
@@ -41,6 +40,9 @@ class BranchWork:
     @property
     def base_version(self) -> str:
         """The version of the branch that the plan was computed from: another one means that the plan is outdated."""
+        # The models of policies take longer to import than who compacts by hand waits for help.
+        from compaction.staging.kind import base_version_of
+
         return base_version_of(self.repository, self.branch, self.commit_id, self.base, self.tokens)
 
     def is_of(self, record: BranchRecord) -> bool:
@@ -230,7 +232,9 @@ class ChangesSpool:
         """All changes, once more; nothing is written any more."""
         self._writer.close()
         self._file.flush()
-        with _reopened(self._file) as source:
+        # By a copy of the descriptor: the file itself stays open.
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as source:
+            source.seek(0)
             for batch in pa.ipc.open_stream(source):
                 yield RecordColumns(batch.column(0), batch.column(1))
 
@@ -259,13 +263,6 @@ def decode_changes(data: bytes) -> Iterator[RecordColumns]:
 
 def _batch_of(records: RecordColumns) -> Any:
     return pa.record_batch([records.keys, records.values], schema=SCHEMA)
-
-
-def _reopened(file: Any) -> Any:
-    """The file from its beginning, open for as long as the context lasts; the file itself stays open."""
-    again = os.fdopen(os.dup(file.fileno()), "rb")
-    again.seek(0)
-    return again
 
 
 # The rewrite of a branch in one process, and its proof (docs/design/staging-areas.md#proof).

@@ -148,7 +148,9 @@ class BranchSensor:
         counts = area.counters.prime(token, store=store)
         if store:
             # Counters of its writers follow within a second, so its rows are counted here only once.
-            _remember(self._primed, token)
+            if len(self._primed) >= _REMEMBERED:
+                self._primed.clear()
+            self._primed.add(token)
         return counts
 
     def _committed_at(self, area: Area, commit_id: str) -> float:
@@ -221,9 +223,3 @@ def selected(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], 
         return any(item.match(name) for item in taken) and not any(item.match(name) for item in left)
 
     return chosen
-
-
-def _remember(known: set[str], text: str) -> None:
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known.add(text)

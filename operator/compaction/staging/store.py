@@ -14,7 +14,8 @@ from typing import Self
 
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.kv.sql import TABLE, SqlKeyValueStore, open_key_value_store
+from compaction.staging.kv.port import TABLE
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.refs.branches import Repositories, Repository
 from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.tree.storage import RangeStorage

@@ -59,7 +59,9 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
         objects += len(deleted)
         size += sum(found[name].size for name in deleted)
         unmark(area.kv, area.repository.partition, names)
-    _unmark_leftovers(area)
+    # Of a sweep that was killed: what they stand for is deleted, or was not.
+    if left := marked_objects(area.kv, area.repository.partition):
+        unmark(area.kv, area.repository.partition, sorted(left))
     sweep_receipts(area)
     return SweptObjects(objects, size, len(unreached) - objects)
 
@@ -115,13 +117,6 @@ def _still_old(area: Area, name: str, grace: float) -> bool:
     """Return whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
     modified = area.ranges.modified(name)
     return modified is not None and age_of(modified, area.clock()) > grace
-
-
-def _unmark_leftovers(area: Area) -> None:
-    """Marks of a sweep that was killed: what they stand for is deleted, or was not."""
-    left = marked_objects(area.kv, area.repository.partition)
-    if left:
-        unmark(area.kv, area.repository.partition, sorted(left))
 
 
 def age_of(modified: datetime, now: float) -> float:

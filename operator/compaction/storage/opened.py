@@ -70,16 +70,12 @@ def explaining(address: StoreAddress) -> Iterator[None]:
     try:
         yield
     except (ObjectStoreUnavailableError, ObjectAccessError) as error:
-        raise type(error)(_place(address, error.path), _advice(address, error)) from None
+        of_store = not error.path or error.path == address.url or error.path.startswith(_OWN_FOLDER)
+        place = address.url if of_store else f"{address.url.rstrip('/')}/{error.path}"
+        raise type(error)(place, _advice(address, error)) from None
     except (DatabaseUnreachableError, DatabaseLoginError) as error:
         check = f" Check the URL in {address.database_from}." if address.database_from else ""
         raise type(error)(error.database, error.reason + check) from None
-
-
-def _place(address: StoreAddress, path: str) -> str:
-    """The object, or the store when the path is its own business."""
-    known = not path or path == address.url or path.startswith(_OWN_FOLDER)
-    return address.url if known else f"{address.url.rstrip('/')}/{path}"
 
 
 def _advice(address: StoreAddress, error: ObjectStoreUnavailableError | ObjectAccessError) -> str:

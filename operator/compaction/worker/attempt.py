@@ -23,7 +23,7 @@ from compaction.registry import kind_of_job
 from compaction.storage.pace import TokenBucket
 from compaction.storage.secrets import Secrets
 from compaction.worker.errors import JobStoppedError, LeaseLostError, RateBudgetError
-from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner, OpenRewriter
+from compaction.worker.ports import Assignment, Engine, HeldLease, OpenRewriter
 
 # The runner of a job: the worker's side of a kind, found by the type of the job.
 
@@ -53,11 +53,9 @@ class RunnerOfAllKinds(Rewriter):
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`."""
-        return self._runner(assignment.spec.kind).run(assignment, lease)
-
-    def _runner(self, job_type: str) -> JobRunner:
+        job_type = assignment.spec.kind
         opened: OpenRewriter = kind_of_job(job_type).doors.rewriters[job_type].open()
-        return opened(self.engine, holder=self.holder, secrets=self.secrets)
+        return opened(self.engine, holder=self.holder, secrets=self.secrets).run(assignment, lease)
 
 
 # A job's lease as the worker knows it: held, lost, or to be given up.

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from compaction.blocks.cli import verify as blocks_verify
+from compaction.blocks.fingerprint import proof
 from compaction.blocks.index.queued import Fault
 from compaction.blocks.model import Block
 from compaction.blocks.registration.foreign import assigned_id
@@ -197,8 +198,8 @@ def test_verify_names_a_block_on_which_the_code_fails_and_goes_on(
     blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks.add(1, 2)
-    plain = blocks_verify.read_back
-    monkeypatch.setattr(blocks_verify, "read_back", lambda path, file: [][3] if block(1) in path else plain(path, file))
+    plain = proof.read_back
+    monkeypatch.setattr(proof, "read_back", lambda path, file: [][3] if block(1) in path else plain(path, file))
     line = blocks.fails("verify")
     assert line.startswith(f"error: block {block(1)}: an unexpected IndexError at blocks/cli/verify.py:")
     assert "2 blocks read, 1 equal to the index, 1 not" in blocks.run("verify").stdout

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from compaction.blocks.cli import register as register_command
+from compaction.blocks.format import footer as footer_module
 from compaction.blocks.format.footer import BlockFooter
 from compaction.blocks.index.claims import claim, retire
 from compaction.blocks.model import RowFingerprint
+from compaction.blocks.registration import describe
 from compaction.blocks.registration.describe import Described
 from compaction.storage.objects.store import ObjectStorage
 from support.blocks.block_commands import BlockCommands, block, in_folder
@@ -77,12 +78,12 @@ def test_a_file_that_fails_for_no_known_reason_is_named_and_the_others_registere
     blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = blocks.write(1), blocks.write(2)
-    plain = register_command.describe_footer
+    plain = describe.describe_footer
 
     def fails(objects: ObjectStorage, footer: BlockFooter, *args: Any, **known: Any) -> Described:
         return footer.nothing if footer.info.path == bad else plain(objects, footer, *args, **known)  # type: ignore
 
-    monkeypatch.setattr(register_command, "describe_footer", fails)
+    monkeypatch.setattr(describe, "describe_footer", fails)
     line = blocks.fails("register", good, bad, "--tenant", "acme", "--skip-bad")
     assert line.startswith(f"error: {bad}: an unexpected AttributeError at blocks/cli/register.py:")
     assert [item["path"] for item in blocks.data("list")["items"]] == [good]
@@ -148,13 +149,13 @@ def test_known_files_are_looked_up_and_an_overwritten_one_keeps_no_other_out(
         blocks.objects.put(f"lake/{number}.parquet", parquet(rows(5, start=10 * number)))
     args = ("register", "--tenant", "acme", "--assign-ids", "lake/")
     blocks.data(*args)
-    plain, read = register_command.read_footer, list[str]()
+    plain, read = footer_module.read_footer, list[str]()
 
     def counted(objects: ObjectStorage, path: str) -> BlockFooter:
         read.append(path)
         return plain(objects, path)
 
-    monkeypatch.setattr(register_command, "read_footer", counted)
+    monkeypatch.setattr(footer_module, "read_footer", counted)
     assert {item["outcome"] for item in blocks.data(*args)["items"]} == {"known before"}
     assert read == []
     blocks.objects.put("lake/1.parquet", parquet(rows(9)))

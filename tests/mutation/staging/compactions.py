@@ -268,8 +268,8 @@ COMMIT_DEFECTS: Final = (
         name="commits: a tree with other cuts and the same content is a change",
         promise=f"{_PAGE}#commits",
         file="staging/flows/committing.py",
-        old="        return metarange == other or next(diff(self._area.ranges, metarange, other), None) is None",
-        new="        return metarange == other",
+        old="and (before == result or next(diff(ranges, before, result), None) is None):",
+        new="and before == result:",
         killers=_COMMITTING,
     ),
     Defect(

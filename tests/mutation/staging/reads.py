@@ -138,7 +138,7 @@ WRITE_DEFECTS: Final = (
         name="swap: tokens leave a branch without an entry in the journal",
         promise=f"{_PAGE}#swaps",
         file="staging/flows/branching.py",
-        old="        journal(area, _gone(branch.record, record))\n",
+        old="        journal(area, [token for token in branch.record.tokens if token not in kept])\n",
         new="",
         killers=("staging/test_sweep.py", "crash/test_staging_branch.py"),
     ),

@@ -34,7 +34,7 @@ def main() -> int:
         register_kind(options.kind)
 
     from compaction.cli import main as cli
-    from compaction.cli.cluster import operator
+    from compaction.kube.launchers import process
     from compaction.kube.launchers.base import WorkerRequest
     from compaction.kube.launchers.process import ProcessLauncher, worker_command
 
@@ -48,7 +48,7 @@ def main() -> int:
         full = worker_command(request)
         return [*light, *full[full.index("worker") :]]
 
-    operator.ProcessLauncher = partial(ProcessLauncher, command=light_command)  # type: ignore[attr-defined,assignment]
+    process.ProcessLauncher = partial(ProcessLauncher, command=light_command)  # type: ignore[misc,assignment]
     return cli.main(command)
 
 

@@ -148,10 +148,20 @@ def test_the_last_rule_that_matches_decides(path: str, expected: bool) -> None:
 RUNS = {
     "operator": (
         "compaction.cli.cluster.operator",
+        "compaction.catalogs.operator.controller",
+        "compaction.kube.controller",
+        "compaction.kube.launchers.backends",
+        "compaction.kube.replica.operator",
         "compaction.segments.adapter",
         "compaction.blocks.adapter",
     ),
-    "worker": ("compaction.cli.cluster.worker", "compaction.blocks.rewriting.task", "compaction.blocks.store"),
+    "worker": (
+        "compaction.cli.cluster.worker",
+        "compaction.kube.assignments",
+        "compaction.kube.launchers.pods",
+        "compaction.blocks.rewriting.task",
+        "compaction.blocks.store",
+    ),
 }
 """What the image's containers import at the least."""
 HIDE = """

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,17 +16,14 @@ from compaction.blocks.cli.open_jobs import OpenJobs
 from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.cli.policy import policy_of_place, policy_options, secrets_of_place
 from compaction.cli.lazy import EXIT_DATA_ERROR, end_interrupted, report
-from compaction.cli.local.run_view import problems_of, show_plan, show_result
 from compaction.cli.output import OutputFormat, ProgressBar, output_option
 from compaction.errors import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.processes.process import this_process
-from compaction.local.run.once import WORKER, LocalRun, look
-from compaction.local.run.workers import ThreadEngine
-from compaction.storage.adapter import open_store
-from compaction.storage.secrets import Secrets
-from compaction.worker.attempt import RunnerOfAllKinds
-from compaction.worker.ports import JobRunner
+
+if TYPE_CHECKING:
+    from compaction.storage.secrets import Secrets
+    from compaction.worker.ports import JobRunner
 
 # `compactor blocks compact`: merge what is due, on this machine, without Kubernetes or Spark.
 #
@@ -62,6 +59,11 @@ def compact(
 
     Example: compactor blocks compact --store DIR --all --jobs 2
     """
+    # Who asks for help waits for no import of what runs a policy, nor of the models of policies.
+    from compaction.cli.local.run_view import problems_of, show_result
+    from compaction.local.run.once import WORKER, LocalRun
+    from compaction.storage.adapter import open_store
+
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     policy, secrets = policy_of_place(place, options, jobs=jobs), secrets_of_place(place)
     here = this_process()
@@ -89,6 +91,10 @@ def compact(
 
 @contextmanager
 def _threads(secrets: Secrets, jobs: int) -> Iterator[JobRunner]:
+    from compaction.local.run.once import WORKER
+    from compaction.local.run.workers import ThreadEngine
+    from compaction.worker.attempt import RunnerOfAllKinds
+
     with ThreadEngine(max(jobs, os.cpu_count() or 1)) as engine:
         yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
 
@@ -134,6 +140,10 @@ def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, 
 
     Example: compactor blocks plan --store DIR --all
     """
+    from compaction.cli.local.run_view import show_plan
+    from compaction.local.run.once import WORKER, look
+    from compaction.storage.adapter import open_store
+
     setup_logging(LogFormat.TEXT, level=logging.ERROR)
     policy, secrets = policy_of_place(place, options), secrets_of_place(place)
     with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
-import yaml
 
 from compaction.api.enums import Approval
 from compaction.api.names import API_VERSION, POLICY_KIND
-from compaction.api.policy.block_store import BlockStoreReference, IndexReference
-from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.quantities import Duration
-from compaction.blocks import connecting
 from compaction.blocks.cli.options import SortKeyParameter, StorePlace
-from compaction.blocks.store import BlockStoreConnection
-from compaction.cli.local.policy_file import PolicyFile, load_policies
 from compaction.cli.values import DurationParameter
 from compaction.errors import InvalidManifestError
-from compaction.storage.secrets import GivenSecrets, Secrets
+
+if TYPE_CHECKING:
+    from compaction.api.policy.block_store import BlockStoreReference
+    from compaction.api.policy.policy import CompactionPolicy
+    from compaction.blocks.store import BlockStoreConnection
+    from compaction.storage.secrets import GivenSecrets, Secrets
 
 
 class LevelsParameter(click.ParamType[tuple[tuple[int, Duration], ...]]):
@@ -106,6 +105,8 @@ _POLICY_OPTIONS: Final = (
 
 def secrets_of_connection(connection: BlockStoreConnection, store: BlockStoreReference) -> GivenSecrets:
     """Return the content of a connection as the Secrets that the store names."""
+    from compaction.storage.secrets import GivenSecrets
+
     values: dict[str, dict[str, str]] = {store.index.secret_name: {store.index.key: connection.index_url}}
     if (options := store.credentials_secret_name) is not None:
         values[options] = values.get(options, {}) | dict(connection.options)
@@ -123,6 +124,9 @@ def connection_of(
         click.UsageError: no file of policies, or none of a block store.
         SecretError: a Secret that the policy names is in neither place, or lacks a key.
     """
+    from compaction.blocks import connecting
+    from compaction.cli.local.policy_file import PolicyFile
+
     file = PolicyFile(source, wanted=wanted, secrets_dir=directory)
     store = file.policy.spec.store.block_store
     if store is None:
@@ -141,6 +145,9 @@ AT_ONCE: Final = "1ms"
 
 def secrets_of_place(place: StorePlace) -> Secrets:
     """The values at hand, under the names that the policy has for them."""
+    # The models of policies take longer to import than the help of a command takes to write.
+    from compaction.api.policy.block_store import BlockStoreReference, IndexReference
+
     if place.policy is not None and place.policy.spec.store.block_store is not None:
         return secrets_of_connection(place.connection, place.policy.spec.store.block_store.reference)
     index = IndexReference(secret_name=INDEX_SECRET)
@@ -170,6 +177,10 @@ def policy_of_place(place: StorePlace, options: dict[str, Any], *, jobs: int = 1
 
 
 def _made(place: StorePlace, options: dict[str, Any]) -> CompactionPolicy:
+    import yaml
+
+    from compaction.cli.local.policy_file import load_policies
+
     store: dict[str, Any] = {"url": place.uri, "index": {"secretName": INDEX_SECRET}}
     if place.connection.options:
         store["credentialsSecretName"] = OPTIONS_SECRET

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compaction.api.text.printing import format_bytes, plural, printable
 from compaction.blocks.cli.options import StorePlace, store_options, tell_skipped
 from compaction.blocks.errors import NoBlockStoreError
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import MAX_SHARD, escape_tenant
-from compaction.blocks.rebuild.rebuilding import Lake, RebuildProgress, Rebuilt, rebuild_index
 from compaction.blocks.store import BlockStore
 from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.places import PATIENCE
 from compaction.storage.objects.store import open_objects
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from compaction.blocks.rebuild.rebuilding import Lake, RebuildProgress, Rebuilt
+
 SHOWN: Final = 20
 
 
-class LakeParameter(click.ParamType[Lake]):
+class LakeParameter(click.ParamType["Lake"]):
     """`2026/=acme/0`: folder, tenant and shard."""
 
     name = "folder=tenant/shard"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Lake:
+        # Who asks for help waits for no import of what reads Parquet.
+        from compaction.blocks.rebuild.rebuilding import Lake
+
         if isinstance(value, Lake):
             return value
         folder, sign, whose = str(value).partition("=")
@@ -77,6 +82,8 @@ def rebuild(
 
     Example: compactor blocks rebuild-index --store DIR
     """
+    from compaction.blocks.rebuild.rebuilding import rebuild_index
+
     folder = place.folder
     if folder is not None and not folder.is_dir():
         raise NoBlockStoreError(f"{folder}: folder not found")
@@ -114,6 +121,9 @@ def rebuild(
 
 def _bar() -> Progress:
     """On standard error, and only when that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,28 +23,21 @@ from compaction.blocks.errors import (
     UnknownOutputError,
     UnsuitableBlockError,
 )
-from compaction.blocks.format.footer import BlockFooter, read_footer
-from compaction.blocks.format.footer_keys import lost_where_different
 from compaction.blocks.index.claims import job_record
 from compaction.blocks.index.registering import KnownPath, known_paths
 from compaction.blocks.index.rows import MAX_LEVEL, chunks
 from compaction.blocks.model import MAX_SHARD, Block, escape_tenant, parse_block_path
-from compaction.blocks.registration.describe import Described, describe_footer, said_of
-from compaction.blocks.registration.foreign import (
-    EXAMPLES,
-    FoundOrder,
-    OrderSource,
-    SkippedFiles,
-    assigned_id,
-    known_files,
-    parquet_among,
-)
 from compaction.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.storage.errors import ObjectMissingError, StorageError
-from compaction.storage.objects.store import ObjectInfo
 from compaction.unexpected import defect, lack_of
+
+if TYPE_CHECKING:
+    from compaction.blocks.format.footer import BlockFooter
+    from compaction.blocks.registration.describe import Described
+    from compaction.blocks.registration.foreign import SkippedFiles
+    from compaction.storage.objects.store import ObjectInfo
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""
@@ -119,6 +112,9 @@ def register(
 
     Example: compactor blocks register --store s3://lake/blocks --tenant acme --assign-ids 2026/11/
     """
+    # Here and in what follows: who asks for help waits for no import of what reads Parquet.
+    from compaction.blocks.registration.foreign import SkippedFiles
+
     escape_tenant(tenant)
     if place.folder is not None and not place.folder.is_dir():
         raise NoBlockStoreError(f"{place.folder}: folder not found: blocks are registered in place")
@@ -134,7 +130,7 @@ def register(
         "given_up": given_up,
     }
     with place.open() as store:
-        run = _Registration(store, known, assign_ids=assign_ids, skip_bad=skip_bad)
+        run = _Registration(store, known, assign_ids=assign_ids, skip_bad=skip_bad, skipped=SkippedFiles())
         for part in chunks(run.files(place, uris), AT_ONCE):
             if not run.take(part):
                 break
@@ -160,9 +156,9 @@ class _Registration:
     known: dict[str, Any]
     assign_ids: bool
     skip_bad: bool
+    skipped: SkippedFiles
     rows: list[dict[str, Any]] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
-    skipped: SkippedFiles = field(default_factory=SkippedFiles)
     infos: dict[str, ObjectInfo] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     indexed: Mapping[str, KnownPath] = field(default_factory=dict)
@@ -174,6 +170,8 @@ class _Registration:
 
     def files(self, place: StorePlace, uris: Sequence[str]) -> list[str]:
         """The files that are meant. Raises ObjectMissingError: a folder holds none."""
+        from compaction.blocks.registration.foreign import parquet_among
+
         objects, found = self.store.objects, dict[str, None]()
         paths = [place.path_of(uri) for uri in uris]
 
@@ -200,6 +198,8 @@ class _Registration:
 
     def take(self, paths: Sequence[str]) -> bool:
         """Register the files, or what is new of them; whether to go on. Raises errors of the store and of the index."""
+        from compaction.blocks.registration.describe import Described
+
         signs = self.store.owners.of(paths)
         for sign in dict.fromkeys(signs.values()):
             count = sum(item == sign for item in signs.values())
@@ -223,6 +223,9 @@ class _Registration:
 
     def _known(self, paths: Sequence[str]) -> tuple[dict[str, Described], list[str]]:
         """Those that are registered with these very bytes, and those that have to be read."""
+        from compaction.blocks.registration.describe import Described
+        from compaction.blocks.registration.foreign import FoundOrder, OrderSource, assigned_id, known_files
+
         self.indexed = known_paths(self.store.index, paths)
         if self.known["verify"]:
             return {}, list(paths)
@@ -244,6 +247,10 @@ class _Registration:
 
     def _described(self, path: str) -> Described | Problem | None:
         """The block, or what is wrong with the file; None for what a compaction wrote, in a folder that was listed."""
+        from compaction.blocks.format.footer import read_footer
+        from compaction.blocks.registration.describe import describe_footer, said_of
+        from compaction.blocks.registration.foreign import assigned_id
+
         objects = self.store.objects
         try:
             footer = read_footer(objects, path)
@@ -269,6 +276,8 @@ class _Registration:
         """Note the parts of a file that a merge drops, for `hints`: they are reported when the file is registered, not
         when they are gone.
         """
+        from compaction.blocks.format.footer_keys import lost_where_different
+
         for key, value in lost_where_different(footer.parquet.metadata or {}).items():
             if self.pairs.setdefault(key, value) != value:
                 self.pairs[key] = None
@@ -292,6 +301,8 @@ class _Registration:
 
     def hints(self) -> Iterator[str]:
         """Yield hints: the files that were skipped, the meaning of registration, and the options that would help."""
+        from compaction.blocks.registration.foreign import EXAMPLES
+
         yield from (f"skipped: {line}" for line in self.skipped)
         if any(row["outcome"] == NEW and parse_block_path(row["path"]) is None for row in self.rows):
             yield OWNED

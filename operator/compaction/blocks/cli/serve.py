@@ -7,7 +7,6 @@ from typing import Final
 import click
 
 from compaction.blocks.cli.options import StorePlace, store_options
-from compaction.blocks.serving.server import IngestServer
 from compaction.cli.serving import Serving, serving_options
 
 AUDIENCE: Final = "compaction-block-ingest"
@@ -23,5 +22,8 @@ def command(*, place: StorePlace, serving: Serving) -> None:
 
     What it offers says /openapi.json. Without --secret-file and --allow-service-account it does not start.
     """
+    # Who asks for help waits for no import of what serves.
+    from compaction.blocks.serving.server import IngestServer
+
     with place.open() as store:
         serving.run(lambda gate, limits: IngestServer(store, gate, limits=limits))

@@ -11,9 +11,6 @@ import click
 from compaction.api.text.printing import plural
 from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.errors import BlockFormatError, MergeError, UnknownBlockError, UnsupportedColumnError
-from compaction.blocks.fingerprint.proof import read_back
-from compaction.blocks.format.footer import read_footer
-from compaction.blocks.format.logical import schema_id, without_readings
 from compaction.blocks.index.live_blocks import BlockFilter
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.model import Block
@@ -115,6 +112,11 @@ def _differences(objects: ObjectStorage, block: Block) -> list[str]:
     """Describe the differences between an object and its entry in the index. Raises BlockFormatError, ObjectError,
     UnreadableBlockError.
     """
+    # Who asks for help waits for no import of what reads Parquet.
+    from compaction.blocks.fingerprint.proof import read_back
+    from compaction.blocks.format.footer import read_footer
+    from compaction.blocks.format.logical import schema_id, without_readings
+
     footer = read_footer(objects, block.path)
     # Of a block that was registered before, the schema says nothing of how its INT96 is read.
     known = {footer.schema_id, schema_id(without_readings(footer.schema))}

@@ -8,19 +8,21 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.api.text.quantities import Duration
-from compaction.catalogs.compaction.round import Round, Topology, WatermarkRule, moved
 from compaction.catalogs.errors import ParticipantConfigError
-from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.model.descriptors import physical
-from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient, ReportRound, ask_all
 from compaction.cli.serving import FILE
 from compaction.cli.values import DurationParameter
+
+if TYPE_CHECKING:
+    from compaction.catalogs.compaction.round import Round
+    from compaction.catalogs.manager.clock import HybridClock
+    from compaction.catalogs.serving.client import ParticipantAddress, ReportRound
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LONGEST_SECRET: Final = 16 << 10
@@ -83,6 +85,9 @@ class Asking:
 
     def round(self, clock: HybridClock) -> Round:
         """All participants asked at once; each is an answer or a reason. Raises ParticipantConfigError."""
+        # Who asks for help waits for no import of what asks, nor of the models that an answer is decided by.
+        from compaction.catalogs.compaction.round import Round, Topology, WatermarkRule, moved
+
         started = clock.now()
         skew = round(self.max_skew * 1000)
         found = asyncio.run(self._asked(clock))
@@ -96,6 +101,8 @@ class Asking:
         )
 
     async def _asked(self, clock: HybridClock) -> ReportRound:
+        from compaction.catalogs.serving.client import AskLimits, ParticipantClient, ask_all
+
         client = ParticipantClient(
             secret=lambda: self.secret,
             tls=self.tls,
@@ -142,6 +149,8 @@ def _address(given: str) -> ParticipantAddress:
     name, equals, url = given.partition("=")
     if not (name and equals and url):
         raise click.UsageError(f"--participant {given}: write it as NAME=URL, such as node-1=https://node-1:8092")
+    from compaction.catalogs.serving.client import ParticipantAddress
+
     return ParticipantAddress(name, url)
 
 

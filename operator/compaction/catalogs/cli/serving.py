@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import structlog
@@ -40,14 +40,14 @@ from compaction.catalogs.participants.watermark import (
     WatermarkFile,
     WatermarkSettings,
 )
-from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS, ProbeSettings
-from compaction.catalogs.serving.conformance.run import BEHAVIOR_CHECKS, CheckOutcome, CheckResult, run_checks
-from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
-from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.serving import FILE, Serving, serving_options
 from compaction.cli.values import DurationParameter
+
+if TYPE_CHECKING:
+    from compaction.catalogs.serving.conformance.checks import ProbeSettings
+    from compaction.catalogs.serving.conformance.run import CheckResult
 
 PORT: Final = 8092
 AUDIENCE: Final = "compaction-participant"
@@ -140,6 +140,10 @@ def _not_followed(error: BaseException) -> None:
 def _run(
     participant: ReferenceParticipant, admin: bool, checkpoint_interval: Duration | None, serving: Serving
 ) -> None:
+    # Who asks for help waits for no import of what serves.
+    from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
+    from compaction.catalogs.serving.server import ParticipantServer
+
     stop = threading.Event()
     work: list[Callable[[], None]] = [lambda: participant.watermark.keep_updating(participant.now, stop)]
     if checkpoint_interval is not None:
@@ -180,8 +184,6 @@ def _logged(work: Callable[[], None], stop: threading.Event) -> None:
 
 # `compactor catalogs debug conformance`: the rules of the protocol that a participant keeps.
 
-_WIDEST_NAME: Final = max(len(check.name) for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
-
 
 @click.command("conformance")
 @click.argument("url", metavar="URL")
@@ -221,6 +223,10 @@ def conformance_command(
 
     Example: compactor catalogs debug conformance http://127.0.0.1:8092 --secret-file SECRET --admin
     """
+    # Who asks for help waits for no import of what asks a participant.
+    from compaction.catalogs.serving.conformance.checks import ProbeSettings
+    from compaction.catalogs.serving.conformance.run import CheckOutcome
+
     settings = ProbeSettings(
         url, secret_of(secret_file), coordinator_token, round(max_skew * 1000), seconds=float(timeout)
     )
@@ -239,12 +245,16 @@ async def _checked(
     settings: ProbeSettings, *, admin: bool, tls: ssl.SSLContext | None, plain: bool, output: OutputFormat
 ) -> list[CheckResult]:
     """All results; lines are printed as they come."""
+    from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
+    from compaction.catalogs.serving.conformance.run import BEHAVIOR_CHECKS, run_checks
+
     found: list[CheckResult] = []
+    widest = max(len(check.name) for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
     async for result in run_checks(settings, admin=admin, tls=tls, plain=plain):
         found.append(result)
         if output is OutputFormat.TABLE:
             # As they come: a participant that does not answer takes its time for each.
-            line = f"{result.outcome.value:<8} {result.name:<{_WIDEST_NAME}}  {result.detail or result.rule}"
+            line = f"{result.outcome.value:<8} {result.name:<{widest}}  {result.detail or result.rule}"
             click.echo(printable(line))
     return found
 

@@ -5,12 +5,11 @@ completion.
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 from pydantic import ValidationError
@@ -20,8 +19,8 @@ from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_flags, target_of
-from compaction.cli.lazy import errors_as_exit_code, report
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind
+from compaction.cli.lazy import report
 from compaction.errors import (
     ApiError,
     ApiUnavailableError,
@@ -48,23 +47,6 @@ _NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 """What the API server takes as a name. Anything else would be read as a part of the URL."""
 Answer = TypeVar("Answer")
 Model = TypeVar("Model", bound=ApiModel)
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def cluster_options(*, all_namespaces: bool = False) -> Callable[[Command], Command]:
-    """The flags of `cluster_flags` (with `-A` where asked for), passed to the command as `target: Target`."""
-
-    def decorate(command: Command) -> Command:
-        @cluster_flags(all_namespaces=all_namespaces)
-        @functools.wraps(command)
-        def wrapped(**params: Any) -> Any:
-            target = target_of(click.get_current_context(), params, all_namespaces=all_namespaces)
-            with errors_as_exit_code():
-                return command(target=target, **params)
-
-        return wrapped  # type: ignore[return-value]
-
-    return decorate
 
 
 class ClusterAccess:
@@ -218,7 +200,7 @@ def ask(target: CommandTarget, question: Callable[[ClusterAccess], Awaitable[Ans
 
 def _advice(error: ApiError, server: str) -> str:
     """Say what a person can do about an answer of the API server, or about none."""
-    said = _said(error)
+    said = str(error).split(": ", 1)[-1]  # without the request in front of it
     match error:
         case ApiUnavailableError():
             return f"{server} does not answer: {said}; check --context, --kubeconfig and that the cluster runs"
@@ -239,11 +221,6 @@ def _advice(error: ApiError, server: str) -> str:
 
 def _absent(resource: Resource, name: str, namespace: str) -> ClusterCommandError:
     return ClusterCommandError(f'no {resource.kind} "{name}" in namespace "{namespace}": see kubectl get compaction -A')
-
-
-def _said(error: ApiError) -> str:
-    """The error without the request in front of it."""
-    return str(error).split(": ", 1)[-1]
 
 
 def models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from compaction.cli.lazy import errors_as_exit_code
 from compaction.kube.errors import ClusterCommandError
 
 # The flags that say which cluster a command is for, as kubectl has them: `-n`, `--context`, `--kubeconfig`, `--as`.
@@ -115,6 +117,22 @@ def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces:
     if found.all_namespaces and found.namespace is not None:
         raise click.UsageError("give either --namespace NAME or --all-namespaces")
     return found
+
+
+def cluster_options(*, all_namespaces: bool = False) -> Callable[[Command], Command]:
+    """The flags of `cluster_flags` (with `-A` where asked for), passed to the command as `target: Target`."""
+
+    def decorate(command: Command) -> Command:
+        @cluster_flags(all_namespaces=all_namespaces)
+        @functools.wraps(command)
+        def wrapped(**params: Any) -> Any:
+            target = target_of(click.get_current_context(), params, all_namespaces=all_namespaces)
+            with errors_as_exit_code():
+                return command(target=target, **params)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
 
 
 def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:

@@ -1,38 +1,36 @@
 """`compactor operator`: one replica of the operator. Flags follow client-go's where it has one."""
 
+from __future__ import annotations
+
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
-from compaction.catalogs.operator.controller import CatalogController, Controllers
-from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
-from compaction.cli.lazy import errors_as_exit_code
+from compaction.cli.lazy import errors_as_exit_code, freeze_modules
 from compaction.cli.values import BytesParameter, DurationParameter
-from compaction.core.reconcile.observations import OperatorLimits
-from compaction.kube.client.config import runs_in_a_pod
-from compaction.kube.client.secrets import NamespaceSecrets
-from compaction.kube.client.tokens import AccountName
-from compaction.kube.controller import PolicyController
-from compaction.kube.launchers.backends import make_launcher
-from compaction.kube.launchers.base import PodAllowance
-from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
-from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator
-from compaction.leases.election import ElectionSettings, make_identity
+
+if TYPE_CHECKING:
+    from compaction.core.reconcile.observations import OperatorLimits
+    from compaction.kube.client.tokens import AccountName
+    from compaction.kube.launchers.base import PodAllowance
+    from compaction.kube.replica.operator import OperatorConfig
 
 
-class Account(click.ParamType[AccountName]):
+class Account(click.ParamType["AccountName"]):
     """A service account, written NAMESPACE/NAME."""
 
     name = "account"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AccountName:
         """Its two names."""
+        from compaction.kube.client.tokens import AccountName
+
         try:
             return value if isinstance(value, AccountName) else AccountName.parse(value)
         except ValueError as error:
@@ -134,6 +132,12 @@ def command(
     """
     if all_namespaces == (namespace is not None):
         raise click.UsageError("give either --namespace NAME or --all-namespaces")
+    # Who asks for help waits for nothing of the operator, which takes longer to import than any other command.
+    from compaction.core.reconcile.observations import OperatorLimits
+    from compaction.kube.launchers.base import PodAllowance
+    from compaction.kube.replica.operator import OperatorConfig, default_state_dir
+    from compaction.leases.election import ElectionSettings, make_identity
+
     try:
         election = ElectionSettings(
             lease_duration=int(lease_duration), renew_deadline=renew_deadline, retry_period=retry_period
@@ -156,12 +160,31 @@ def command(
         concurrency=concurrency,
         resync_seconds=resync,
     )
-    environment = {"KUBECONFIG": str(kubeconfig.absolute())} if kubeconfig is not None else None
+    limits = OperatorLimits(max_workers, max_bytes_per_second)
+    allowance = PodAllowance(frozenset(worker_accounts.split(",")), privileged=privileged_workers)
+    return _run(config, limits, allowance, service_account)
+
+
+def _run(
+    config: OperatorConfig, limits: OperatorLimits, allowance: PodAllowance, service_account: AccountName | None
+) -> int:
+    """Run the replica with its controllers, and the launcher of where it runs."""
+    from compaction.catalogs.operator.controller import CatalogController, Controllers
+    from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants
+    from compaction.kube.client.config import runs_in_a_pod
+    from compaction.kube.client.secrets import NamespaceSecrets
+    from compaction.kube.controller import PolicyController
+    from compaction.kube.launchers.backends import make_launcher
+    from compaction.kube.launchers.process import ProcessLauncher
+    from compaction.kube.replica.operator import run_operator
+
+    environment = {"KUBECONFIG": str(config.kubeconfig.absolute())} if config.kubeconfig is not None else None
+    freeze_modules()
     with errors_as_exit_code():
         return run_operator(
             config,
             make_controller=lambda: Controllers(
-                PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
+                PolicyController(limits=limits),
                 CatalogController(logs=EtcdLogs(), participants=HttpParticipants, account=service_account),
             ),
             make_launcher=lambda client: make_launcher(
@@ -174,6 +197,6 @@ def command(
                 namespace=config.namespace,
                 default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
                 in_pod=runs_in_a_pod(),
-                allowance=PodAllowance(frozenset(worker_accounts.split(",")), privileged=privileged_workers),
+                allowance=allowance,
             ),
         )

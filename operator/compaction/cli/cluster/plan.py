@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,15 +14,16 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
-from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
-from compaction.cli.cluster.flags import CommandTarget, complete
+from compaction.cli.cluster.flags import CommandTarget, cluster_options, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.core.explain.words import left_out_words
 from compaction.core.meaning import meaning_of
-from compaction.kube.client.api import COMPACTION_POLICIES
 from compaction.kube.errors import ClusterCommandError
 from compaction.registry import kind_of
+
+if TYPE_CHECKING:
+    from compaction.cli.cluster.access import ClusterAccess
 
 # `plan`: the newest plan of a policy: its hash, its cost and gain, its jobs, and a reason for all that was left out.
 #
@@ -52,6 +53,7 @@ _LEFT_OUT: Final = (
 @output_option()
 def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None:
     """Show the newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
+    from compaction.cli.cluster.access import ask  # has a client of the API, which help does without
 
     async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob]]:
         return await cluster.policy(policy), await cluster.jobs(policy)
@@ -185,6 +187,9 @@ def approve_command(*, policy: str, plan_hash: str | None, yes: bool, target: Co
 
     Without HASH the plan is shown first, and you are asked; in a script give HASH or --yes.
     """
+    from compaction.cli.cluster.access import ask
+    from compaction.kube.client.api import COMPACTION_POLICIES
+
     found = ask(target, lambda cluster: cluster.policy(policy))
     plan = plan_to_approve(found, plan_hash)
     if plan is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,15 +14,15 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_RELEASE, ANNOTATION_RETRY
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.printing import format_age, mark_of, plural
-from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
-from compaction.cli.cluster.flags import CommandTarget, complete
+from compaction.cli.cluster.flags import CommandTarget, cluster_options, complete
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_table
-from compaction.core.reconcile.jobs.ending import futile
-from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES
 from compaction.kube.errors import ClusterCommandError
 from compaction.leases.record import format_micro_time
 from compaction.registry import kind_of
+
+if TYPE_CHECKING:
+    from compaction.cli.cluster.access import ClusterAccess
 
 # `quarantine`: the damaged sources that are in quarantine.
 #
@@ -75,6 +75,8 @@ def quarantine_command(
     elif target.all_namespaces or output is not OutputFormat.TABLE:
         raise click.UsageError("--release takes neither -A nor -o: it changes one policy, and says so in one line")
     else:
+        from compaction.cli.cluster.access import ask  # has a client of the API, which help does without
+
         count = ask(target, lambda cluster: _release(cluster, policy, sources))
         click.echo(
             f"policy {policy}: release of {plural(count, 'source')} requested; they are planned at the next scan"
@@ -82,6 +84,8 @@ def quarantine_command(
 
 
 def _list(policy: str | None, sources: tuple[str, ...], target: CommandTarget, output: OutputFormat) -> None:
+    from compaction.cli.cluster.access import ask, nothing_found
+
     async def read(cluster: ClusterAccess) -> tuple[list[CompactionPolicy], str]:
         if policy is None:
             return await cluster.policies(), cluster.namespace
@@ -90,7 +94,11 @@ def _list(policy: str | None, sources: tuple[str, ...], target: CommandTarget, o
         return [found], cluster.namespace
 
     policies, namespace = ask(target, read)
-    rows = [row for row in _rows(policies, datetime.now(UTC)) if _is_named(row, sources)]
+    rows = [
+        row
+        for row in _rows(policies, datetime.now(UTC))
+        if not sources or row["source"] in sources or f"{row['target']}/{row['source']}" in sources
+    ]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
     elif not rows:
@@ -119,10 +127,6 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
     ]
 
 
-def _is_named(row: Mapping[str, Any], sources: Collection[str]) -> bool:
-    return not sources or row["source"] in sources or f"{row['target']}/{row['source']}" in sources
-
-
 def _require_quarantined(policy: CompactionPolicy, sources: Iterable[str]) -> None:
     """Raises ClusterCommandError that names the sources that are not in quarantine."""
     known = {f"{item.target}/{item.source}" for item in policy.status.quarantined}
@@ -140,6 +144,8 @@ async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) 
     """Request the release and return the number of sources that the request names. Raises ClusterCommandError when it
     names one that is not in quarantine.
     """
+    from compaction.kube.client.api import COMPACTION_POLICIES
+
     policy = await cluster.policy(name)
     quarantined = {(item.target, item.source) for item in policy.status.quarantined}
     if not quarantined:
@@ -176,11 +182,15 @@ _NOT_PARKED: Final = {
 @cluster_options()
 def command(*, jobs: tuple[str, ...], target: CommandTarget) -> int:
     """Reset the attempts of faulty jobs and retry them. Fix the cause first: `why JOB` names it."""
+    from compaction.cli.cluster.access import ask
+
     return ask(target, lambda cluster: _retry(cluster, jobs))
 
 
 async def _retry(cluster: ClusterAccess, names: tuple[str, ...]) -> int:
     """Each by itself: one that cannot be retried does not hold up the others."""
+    from compaction.kube.client.api import COMPACTION_JOBS
+
     code = 0
     for name in dict.fromkeys(names):
         bare = name.rpartition("/")[2]
@@ -221,6 +231,9 @@ def check_useful(job: CompactionJob, policy: CompactionPolicy | None) -> None:
     """Raises ClusterCommandError for a retry that, by its objects, cannot change anything. What only the
     store tells, the coordinator knows: it answers such a retry with the Event RetryRefused.
     """
+    # Only who retries waits for the import of what decides about jobs.
+    from compaction.core.reconcile.jobs.ending import futile
+
     why_not = futile(job, policy.status.quarantined if policy is not None else ())
     if why_not:
         raise ClusterCommandError(f"job {job.metadata.name} is not retried: {why_not}")

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -23,8 +23,7 @@ from compaction.catalogs.cli.catalog_view import (
     participant_data,
     show_catalog,
 )
-from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind, complete, kind_and_name
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
 from compaction.cli.cluster.status_view import (
     Data,
     fleet_columns,
@@ -37,6 +36,9 @@ from compaction.cli.cluster.status_view import (
 from compaction.cli.output import OutputColumn, OutputFormat, TableStream, emit, output_option, print_table
 from compaction.core.explain.explanation import Coordination, coordination
 from compaction.errors import ApiUnavailableError, GoneError
+
+if TYPE_CHECKING:
+    from compaction.cli.cluster.access import ClusterAccess
 
 RECONNECT_SECONDS: Final = 2.0
 CoordinatorOf = Callable[[str], Coordination]
@@ -58,6 +60,8 @@ def command(*, name: str | None, target: CommandTarget, watch: bool, output: Out
         raise click.UsageError("one object is in one namespace: give -n, not -A")
     if watch and output is OutputFormat.YAML:
         raise click.UsageError("--watch prints tables or, with -o json, one object per line")
+    from compaction.cli.cluster.access import ask  # has a client of the API, which help does without
+
     if name is None and not watch:
         _show_fleet(target, output)
     elif name is None:
@@ -67,6 +71,8 @@ def command(*, name: str | None, target: CommandTarget, watch: bool, output: Out
 
 
 def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
+    from compaction.cli.cluster.access import ask, nothing_found
+
     async def read(
         cluster: ClusterAccess,
     ) -> tuple[list[CompactionPolicy], list[CatalogCompaction], str, CoordinatorOf]:

@@ -9,19 +9,18 @@ import shutil
 import sys
 import textwrap
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from compaction.api.text.printing import printable
-from compaction.catalogs.explaining import explain_catalog
-from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind, complete, kind_and_name
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
 from compaction.cli.output import OutputFormat, emit, output_option
-from compaction.core.explain.explanation import Explanation
-from compaction.core.explain.why_job import explain_job
-from compaction.core.explain.why_policy import explain_policy
 from compaction.kube.errors import ClusterCommandError
+
+if TYPE_CHECKING:
+    from compaction.cli.cluster.access import ClusterAccess
+    from compaction.core.explain.explanation import Explanation
 
 HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}
 MIN_WIDTH: Final = 60
@@ -37,6 +36,9 @@ def command(*, name: str, target: CommandTarget, output: OutputFormat) -> None:
 
     If they share the name, the policy is explained, then the job; cjob/NAME selects the job, ccat/NAME the catalog.
     """
+    # Who asks for help waits for no import of a client of the API, nor of the models of what it answers.
+    from compaction.cli.cluster.access import ask
+
     explanation = ask(target, lambda cluster: explain(cluster, name))
     if output is OutputFormat.TABLE:
         show(explanation)
@@ -46,6 +48,10 @@ def command(*, name: str, target: CommandTarget, output: OutputFormat) -> None:
 
 async def explain(cluster: ClusterAccess, name: str) -> Explanation:
     """Read the object, its jobs and Leases, and explain it. Raises ClusterCommandError when there is no such object."""
+    from compaction.catalogs.explaining import explain_catalog
+    from compaction.core.explain.why_job import explain_job
+    from compaction.core.explain.why_policy import explain_policy
+
     kind, bare = kind_and_name(name, *ObjectKind)
     leases = await cluster.leases()
     if kind is ObjectKind.CATALOG:

@@ -15,11 +15,9 @@ from types import FrameType
 import click
 import structlog
 
-from compaction.cli.lazy import report
+from compaction.cli.lazy import freeze_modules, report
 from compaction.errors import CompactionError
-from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection, own_server
-from compaction.kube.launchers.pods import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.processes.process import class_archives
 from compaction.storage.secrets import MOUNTED_AT, DirectorySecrets
@@ -90,6 +88,11 @@ def command(
     log_format: str,
 ) -> None:
     """Run one Spark worker for a policy (started by the operator)."""
+    # They have a client of the API, which help does without.
+    from compaction.kube.assignments import WorkerIdentity, lease_port
+    from compaction.kube.launchers.pods import IN_CLUSTER_MASTER
+
+    freeze_modules()
     setup_logging(LogFormat(log_format))
     structlog.contextvars.bind_contextvars(policy=f"{namespace}/{policy}")
     inbox: Inbox = queue.SimpleQueue()

@@ -59,7 +59,8 @@ def explain_job(
     meta, status = job.metadata, job.status
     names = Names(meta.namespace, job.spec.policy_ref.name, meta.name)
     builder = ExplanationBuilder(names, now)
-    _explain_work(builder, job)
+    if job.spec.sources.chosen is not None:
+        builder.debt(kind_of_job(job.spec.kind).does(job.spec))
     tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     match status.state:
         case JobState.UNASSIGNED | JobState.ABANDONED:
@@ -115,11 +116,6 @@ def _verdict(job: CompactionJob) -> tuple[str, str]:
         return failed.reason, failed.message
     last = _last(job)
     return (last.reason, last.message) if last is not None else ("Faulty", "")
-
-
-def _explain_work(builder: ExplanationBuilder, job: CompactionJob) -> None:
-    if job.spec.sources.chosen is not None:
-        builder.debt(kind_of_job(job.spec.kind).does(job.spec))
 
 
 def _explain_waiting(builder: ExplanationBuilder, job: CompactionJob, policy: CompactionPolicy | None) -> None:

@@ -141,7 +141,11 @@ def start_mark(pid: int) -> str | None:
     """Return the time (and the boot) at which the process `pid` started, or None when it does not run."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").exists():
-        return _start_mark_from_ps(pid)
+        answer = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        state, _, started = answer.stdout.strip().partition(" ")
+        return None if not started or state.startswith("Z") else " ".join(started.split())
     try:
         # The command name is in parentheses and may itself hold spaces and parentheses: split after the last one.
         fields = stat.read_text(errors="replace").rpartition(")")[2].split()
@@ -150,18 +154,8 @@ def start_mark(pid: int) -> str | None:
     state, started = fields[0], fields[19]
     if state in {"Z", "X"}:
         return None
-    return f"{_boot_id()}:{started}"
-
-
-def _boot_id() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else "unknown-boot"
-
-
-def _start_mark_from_ps(pid: int) -> str | None:
-    answer = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = answer.stdout.strip().partition(" ")
-    return None if not started or state.startswith("Z") else " ".join(started.split())
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{boot.read_text().strip() if boot.exists() else 'unknown-boot'}:{started}"
 
 
 def wait_gone(process: ProcessId, *, timeout: float) -> bool:

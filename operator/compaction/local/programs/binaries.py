@@ -164,14 +164,17 @@ def find_binaries(environment: Mapping[str, str] | None = None) -> Binaries | No
     environment = os.environ if environment is None else environment
     search = environment.get("PATH", "")
     cache = cache_directory(environment)
+    sets = _cached_sets(cache)
+    cached = os.pathsep.join(str(path) for path in (_kubectl_set(cache), *sets))
     places: list[tuple[Origin, str]] = []
     if environment.get(ASSETS_VARIABLE):
         places.append((Origin.ASSETS, environment[ASSETS_VARIABLE]))
     places.append((Origin.PATH, search))
-    places += [(Origin.CACHE, str(directory)) for directory in _cached_sets(cache)]
+    places += [(Origin.CACHE, str(directory)) for directory in sets]
     for origin, where in places:
         etcd, apiserver = (shutil.which(name, path=where) for name in SERVERS)
-        kubectl = shutil.which("kubectl", path=where) or shutil.which("kubectl", path=search) or _cached_kubectl(cache)
+        found = (shutil.which("kubectl", path=path) for path in (where, search, cached))
+        kubectl = next(filter(None, found), None)
         if etcd and apiserver and kubectl:
             return Binaries(Path(etcd).absolute(), Path(apiserver).absolute(), Path(kubectl).absolute(), origin)
     return None
@@ -259,11 +262,6 @@ def _cached_sets(cache: Path) -> tuple[Path, Path]:
 
 def _kubectl_set(cache: Path) -> Path:
     return cache / "control-plane" / f"kubectl-{KUBERNETES_VERSION}-{BuildTarget.here()}"
-
-
-def _cached_kubectl(cache: Path) -> str | None:
-    places = os.pathsep.join(str(path) for path in (_kubectl_set(cache), *_cached_sets(cache)))
-    return shutil.which("kubectl", path=places)
 
 
 def _check_assets(environment: Mapping[str, str]) -> None:

@@ -170,14 +170,10 @@ def of_status(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
     old, new = (get_condition(item.conditions, ConditionType.READY) for item in (before, after))
     if new is not None and (old is None or old.reason != new.reason):
         news.append(News(new.reason, new.message, warning=is_true(after.conditions, ConditionType.STALLED)))
-    plan = after.plan
-    if plan is not None and plan.approval is PlanApproval.PENDING and plan.hash != _pending_hash(before):
+    was, plan = before.plan, after.plan
+    told = was.hash if was is not None and was.approval is PlanApproval.PENDING else ""
+    if plan is not None and plan.approval is PlanApproval.PENDING and plan.hash != told:
         work = format_work(plan.cost_bytes, plan.gain_bytes)
         message = f"{plan.hash}: {plural(plan.jobs, 'job')}, {work}"
         news.append(News(PLAN_PENDING, message))
     return news
-
-
-def _pending_hash(status: CompactionPolicyStatus) -> str:
-    plan = status.plan
-    return plan.hash if plan is not None and plan.approval is PlanApproval.PENDING else ""

@@ -272,13 +272,10 @@ class LocalRun:
         if state.marks != self._state.marks:
             state = replace(state, changed_at=time.monotonic())
         self._state = state
-        return LONGEST_WAIT if self._is_full() else pause
-
-    def _is_full(self) -> bool:
-        """Return whether nothing can be given to the worker before an attempt ends: until then nothing is decided."""
-        spec = self._coordinator.objects.policy.spec
-        running = sum(job.status.state is JobState.IN_PROGRESS for job in self._state.jobs.values())
-        return running >= min(spec.workers.slots, spec.limits.max_concurrent_jobs)
+        # While nothing can be given to the worker before an attempt ends, nothing is decided.
+        spec = coordinator.objects.policy.spec
+        running = sum(job.status.state is JobState.IN_PROGRESS for job in state.jobs.values())
+        return LONGEST_WAIT if running >= min(spec.workers.slots, spec.limits.max_concurrent_jobs) else pause
 
     def _result(self) -> RunResult:
         coordinator, reading, now = self._coordinator, self._state.reading, _now()

@@ -6,12 +6,15 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
-from compaction.local.tenants import Check
-from compaction.segments.drill.fencing import DrillSettings, FencingDrill
+
+if TYPE_CHECKING:
+    from compaction.local.tenants import Check
+    from compaction.segments.drill.fencing import FencingDrill
 
 
 @click.command()
@@ -31,6 +34,9 @@ def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | No
 
     Exit codes: 0 every claim held, 1 one did not or the drill could not be carried through.
     """
+    # Who asks for help waits for no import of what a drill needs: an API client, the rewrites of segments.
+    from compaction.segments.drill.fencing import DrillSettings, FencingDrill
+
     settings = DrillSettings(directory, kubeconfig, namespace, lease_seconds)
     try:
         checks = asyncio.run(_interruptible(FencingDrill(settings, tell=_tell)))

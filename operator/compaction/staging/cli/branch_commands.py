@@ -16,7 +16,7 @@ import click
 from compaction.cli.histories import STDIN, STDIN_NAME
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.staging.cli.objects import KeyParameter
-from compaction.staging.cli.options import PairParameter, StagingPlace, committer_option, staging_options
+from compaction.staging.cli.options import SHORT, PairParameter, StagingPlace, committer_option, staging_options
 from compaction.staging.cli.tables import read_lines
 from compaction.staging.cli.values import instant_text
 from compaction.staging.flows.area import Area
@@ -25,9 +25,6 @@ from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.messages import CommitData
 from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.tree.diffing import MergeStrategy
-
-SHORT: Final = 16
-"""Digits of an id in a table; a reference may have fewer."""
 
 # `compactor staging commit` and `log`: what is staged, a tree, or the records of a file become a commit.
 
@@ -84,7 +81,10 @@ def commit(
     Example: compactor staging commit main -m "data of November" --metadata source=etl --repo logs
     """
     _check_commit(records, **given)
-    draft = CommitDraft(committer, _said(message, records), dict(metadata))
+    if message is None and records is None:
+        raise click.UsageError("what does the commit say? Give -m TEXT")
+    said = f"Import {Path(_name_of(records)).name}" if message is None else message
+    draft = CommitDraft(committer, said, dict(metadata))
     if records is not None:
         made = _commit_records(place, branch, records, draft, given["prefixes"], sst=given["sst"])
     else:
@@ -104,13 +104,6 @@ def _check_commit(
         raise click.UsageError(f"the records of a file are all that is committed: leave out {other}, or --records")
     if sst and str(records) == STDIN:
         raise click.UsageError("a range is read from a file, not from standard input")
-
-
-def _said(message: str | None, records: Path | None) -> str:
-    """The message of a commit: the one that was given, or the name of the file."""
-    if message is None and records is None:
-        raise click.UsageError("what does the commit say? Give -m TEXT")
-    return f"Import {Path(_name_of(records)).name}" if message is None else message
 
 
 def _commit_records(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from compaction.cli import histories
 from compaction.cli.histories import BASE64, Result, text_fields
@@ -24,7 +24,9 @@ from compaction.staging.flows.committing import Committer, Importer, Merger
 from compaction.staging.flows.reading import DiffPage, Reader, RecordPage
 from compaction.staging.flows.writing import Resetter, Writer
 from compaction.staging.format.messages import CommitData
-from compaction.staging.store import StagingStore
+
+if TYPE_CHECKING:
+    from compaction.staging.store import StagingStore
 
 # The fields of an operation on a staging area: those of every history, and records with their framed values.
 

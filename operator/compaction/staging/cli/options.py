@@ -31,13 +31,13 @@ from compaction.cli.places import (
     refuse_password,
 )
 from compaction.staging.errors import NoStagingAreaError
-from compaction.staging.flows.area import Area
-from compaction.staging.kv.sql import TABLE
-from compaction.staging.store import StagingConnection, StagingStore
+from compaction.staging.kv.port import TABLE
 from compaction.storage.opened import explaining
 
 if TYPE_CHECKING:
     from compaction.api.policy.staging_area import StagingAreaSpec
+    from compaction.staging.flows.area import Area
+    from compaction.staging.store import StagingConnection, StagingStore
 
 
 # `NAME=VALUE` on the command line.
@@ -58,6 +58,8 @@ class PairParameter(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+SHORT: Final = 16
+"""Digits of an id in a table; a reference may have fewer."""
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
 _SECRET_WORDS: Final = ("secret", "token", "password", "account_key", "sas", "credential", "service_account")
@@ -89,6 +91,8 @@ class StagingPlace:
     @contextmanager
     def open_unchecked(self, clock: Callable[[], float] | None = None) -> Iterator[StagingStore]:
         """The same, for callers that `check` before they first use it. `clock`: seconds since 1970."""
+        from compaction.staging.store import StagingStore
+
         store = StagingStore.open(self.connection, clock=clock or time.time, patience=PATIENCE)
         try:
             yield store
@@ -190,6 +194,9 @@ def _user() -> str:
 def _connection(kv: str | None, table: str, file: Path | None, pairs: Sequence[tuple[str, str]]) -> StagingConnection:
     if not kv:
         raise click.UsageError(f"which key-value store? Give --kv URL, or set {KV_VARIABLE}")
+    # Who asks for help or writes it wrong waits for no import of what opens a store.
+    from compaction.staging.store import StagingConnection
+
     refuse_password("kv", kv, KV_VARIABLE)
     for name, _ in pairs:
         if any(word in name.lower() for word in _SECRET_WORDS):

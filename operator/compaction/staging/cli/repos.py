@@ -13,9 +13,9 @@ import click
 from compaction.api.text.printing import plural
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.cli.places import Command, is_given
-from compaction.staging.cli.branch_commands import SHORT, merger_of
+from compaction.staging.cli.branch_commands import merger_of
 from compaction.staging.cli.objects import KeyParameter
-from compaction.staging.cli.options import StagingPlace, committer_option, staging_options
+from compaction.staging.cli.options import SHORT, StagingPlace, committer_option, staging_options
 from compaction.staging.cli.values import shown_key
 from compaction.staging.flows.branching import Brancher
 from compaction.staging.flows.writing import Resetter, Writer

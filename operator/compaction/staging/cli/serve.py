@@ -8,7 +8,6 @@ import click
 
 from compaction.cli.serving import Serving, serving_options
 from compaction.staging.cli.options import StagingPlace, staging_options
-from compaction.staging.serving.server import StagingServer
 
 AUDIENCE: Final = "compaction-staging"
 
@@ -29,5 +28,8 @@ def command(*, place: StagingPlace, serving: Serving) -> None:
     What it offers says /openapi.json. All repositories of the key-value store are served; --repositories restricts who
     may use which. Without --secret-file and --allow-service-account it does not start.
     """
+    # Who asks for help waits for no import of what serves.
+    from compaction.staging.serving.server import StagingServer
+
     with place.open() as store:
         serving.run(lambda gate, limits: StagingServer(store, gate, limits=limits))

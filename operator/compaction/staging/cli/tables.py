@@ -214,7 +214,8 @@ def sst(
 def _read(file: Path, output: OutputFormat, *, properties: bool) -> None:
     with FileSource(file) as source:
         reader = TableReader(source)
-        kind = _kind_of(reader)
+        said = reader.properties.user.get(b"type", b"").decode(errors="replace")
+        kind = TableKind(said) if said in set(TableKind) else None
         if properties:
             _show_properties(reader, kind, source.size, output)
             return
@@ -232,12 +233,6 @@ def _write(file: Path, target: Path, kind: TableKind, properties: Path | None) -
         info = writer.finish(user=user)
     click.echo(info.id)
     click.echo(f"{plural(info.count, 'record')}, {format_bytes(target.stat().st_size)}", err=True)
-
-
-def _kind_of(reader: TableReader) -> TableKind | None:
-    """Return the kind of a table by its properties, None when they do not say."""
-    said = reader.properties.user.get(b"type", b"").decode(errors="replace")
-    return TableKind(said) if said in set(TableKind) else None
 
 
 def _show_properties(reader: TableReader, kind: TableKind | None, size: int, output: OutputFormat) -> None:

@@ -154,7 +154,8 @@ def swapped(
         record = change(branch)
         if record is None:
             return branch
-        journal(area, _gone(branch.record, record))
+        kept = set(record.tokens)
+        journal(area, [token for token in branch.record.tokens if token not in kept])
         if not _swept(area, branch.record, record):
             if before_swap is not None:
                 before_swap()
@@ -200,11 +201,6 @@ def _swept(area: Area, before: BranchRecord, after: BranchRecord) -> bool:
         trees.append(area.commits.get(after.commit_id).meta_range_id)
     marked = marked_objects(area.kv, area.repository.partition) if any(trees) else frozenset()
     return bool(marked) and any(tree and names_any(area.ranges, tree, marked) for tree in trees)
-
-
-def _gone(before: BranchRecord, after: BranchRecord) -> Iterable[str]:
-    kept = set(after.tokens)
-    return [token for token in before.tokens if token not in kept]
 
 
 # Repositories and branches come and go (docs/design/staging-areas.md#branches).

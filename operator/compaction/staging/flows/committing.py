@@ -90,7 +90,9 @@ class Committer:
             if tree is not None and has_changes(self._area, branch):
                 raise UncommittedChangesError(name)
             result = self._tree(branch) if tree is None else tree
-            if not allow_empty and self._same(head.meta_range_id, result):
+            before, ranges = head.meta_range_id, self._area.ranges
+            # Trees of other cuts may hold the same.
+            if not allow_empty and (before == result or next(diff(ranges, before, result), None) is None):
                 raise NoChangesError(f'branch "{name}" has no changes to commit')
             self.ask(Proposal(name, draft, result))
             made.append(self.add(draft, result, head))
@@ -120,10 +122,6 @@ class Committer:
         view = view_of(self._area, branch, sealed_only=True)
         changes = layered([self._area.tokens.changes(token) for token in view.tokens])
         return apply(self._area.ranges, view.metarange_id, changes, allow_empty=True).metarange_id
-
-    def _same(self, metarange: str, other: str) -> bool:
-        """Return whether two trees hold the same: trees of other cuts may."""
-        return metarange == other or next(diff(self._area.ranges, metarange, other), None) is None
 
 
 # Merges, reverts, cherry-picks, hard resets: a branch gets another tree (docs/design/staging-areas.md#merges).

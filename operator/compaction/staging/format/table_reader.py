@@ -121,7 +121,9 @@ class TableReader:
         if RANGE_DELETIONS_NAME in meta and not ignore_range_deletions:
             raise UnsupportedRangeError(source.name, metaindex.offset, "it has deletions of ranges of keys")
         self.properties: Final = self._properties(meta, metaindex)
-        self._top, _ = self._index_columns(_place(index))
+        most = 1 << 61  # numbers beyond an object's size stay beyond it
+        place = BlockPlaces(np.array([min(index.offset, most)]), np.array([min(index.size, most)]))
+        self._top, _ = self._index_columns(place)
 
     def batches(
         self, start: bytes = b"", stop: bytes | None = None, *, batch_bytes: int = BATCH_BYTES
@@ -344,12 +346,6 @@ def _outside(keys: Any, bounds: I64, lasts: Any, previous: Any) -> int | None:
 
 def _handle_at(index: IndexColumns, row: int) -> BlockHandle:
     return BlockHandle(int(index.places.offsets[row]), int(index.places.sizes[row]))
-
-
-def _place(handle: BlockHandle) -> BlockPlaces:
-    """One handle as columns. Numbers beyond an object's size stay beyond it."""
-    most = 1 << 61
-    return BlockPlaces(np.array([min(handle.offset, most)]), np.array([min(handle.size, most)]))
 
 
 def _concatenated(parts: list[IndexColumns]) -> IndexColumns:

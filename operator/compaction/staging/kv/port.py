@@ -14,6 +14,8 @@ from compaction.staging.errors import KeyValueArgumentError
 # There are no transactions over several rows, and a scan is not a snapshot: each of its pages is read by itself
 # (docs/design/staging.md#key-value-store).
 
+TABLE: Final = "kv"
+"""The table of a key-value store that names none."""
 MAX_VALUE_BYTES: Final = 64 << 20
 MAX_KEY_BYTES: Final = 2600
 """Of a partition and a key together: PostgreSQL indexes at most 2,704 bytes of a row, its own headers included."""

@@ -11,7 +11,7 @@ from psycopg.pq import Format
 from sqlalchemy import Connection, Engine, TextClause, bindparam, event, text
 
 from compaction.staging.errors import KeyValueArgumentError, PredicateFailedError
-from compaction.staging.kv.port import Expected, Pair, Presence, check_key, check_row, partition_bytes
+from compaction.staging.kv.port import TABLE, Expected, Pair, Presence, check_key, check_row, partition_bytes
 from compaction.storage.database import DEFAULT_PATIENCE, Database
 from compaction.storage.errors import DatabaseSchemaError
 
@@ -21,7 +21,6 @@ from compaction.storage.errors import DatabaseSchemaError
 # its servers take, so either may come first. SQLite keeps the rows in the tree of the primary key
 # (docs/design/staging.md#key-value-store).
 
-TABLE: Final = "kv"
 CHILDREN: Final = 100
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 """PostgreSQL cuts names off after 63 bytes, and a child's has up to three more."""

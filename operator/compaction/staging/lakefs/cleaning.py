@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from compaction.staging.errors import PredicateFailedError
-from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import DROPS_PER_SECOND, forget_partition, holder_of, stopped_because
 from compaction.staging.lakefs.journal import (
     MERGE_PARTITION,
@@ -25,6 +24,9 @@ from compaction.staging.lakefs.journal import (
 from compaction.staging.lakefs.planning import TokenScan, shown
 from compaction.staging.lakefs.repository import BranchRow, LiveRepository, is_deleted, read_branch_row
 from compaction.staging.staged.rows import StagedTokens
+
+if TYPE_CHECKING:
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
 # The ends of merges: discarded results, old tokens after the grace, and what a crash left behind.
 #

@@ -112,7 +112,8 @@ def swap(
 
 def entries(live: LiveRepository, branch: str = "") -> Iterator[MergeJournalRow]:
     """The merges of a repository or of one of its branches that are not at their end."""
-    yield from _entries(live.kv, f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else ""))
+    for name, raw in _rows(live.kv, f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else "")):
+        yield MergeJournalRow(MergeEntry.decode(raw, name=name), raw)
 
 
 def readable_entries(kv: KeyValueStore) -> Iterator[MergeJournalRow]:
@@ -122,11 +123,6 @@ def readable_entries(kv: KeyValueStore) -> Iterator[MergeJournalRow]:
     for name, raw in _rows(kv, _ENTRIES):
         with suppress(CorruptMessageError):
             yield MergeJournalRow(MergeEntry.decode(raw, name=name), raw)
-
-
-def _entries(kv: KeyValueStore, prefix: str) -> Iterator[MergeJournalRow]:
-    for name, raw in _rows(kv, prefix):
-        yield MergeJournalRow(MergeEntry.decode(raw, name=name), raw)
 
 
 def _rows(kv: KeyValueStore, prefix: str) -> Iterator[tuple[str, bytes]]:

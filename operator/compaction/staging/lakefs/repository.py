@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Final
-
-from sqlalchemy import Connection, text
+from typing import TYPE_CHECKING, Final
 
 from compaction.staging.errors import (
     CorruptMessageError,
@@ -19,7 +17,6 @@ from compaction.staging.errors import (
     UnknownRefError,
 )
 from compaction.staging.format.messages import BranchData, CommitData, bytes_field, read_fields
-from compaction.staging.kv.sql import CHILDREN, SqlKeyValueStore
 from compaction.staging.refs.branches import Repositories, RepositoryRecord
 from compaction.staging.refs.names import (
     BRANCH_KEYS,
@@ -33,6 +30,11 @@ from compaction.staging.refs.names import (
 from compaction.staging.staged.rows import StagedTokens
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
 # Rows of branches that a lakeFS server wrote: read with all that is in them, and changed in one field only.
 #
@@ -122,7 +124,7 @@ def _edited(raw: bytes, sealed: Sequence[str], staging: str | None) -> bytes:
 # docs/design/staging.md#live-lakefs.
 
 _ACTIVE: Final = 0
-_LAYOUT: Final = text(
+_LAYOUT: Final = (
     "SELECT (SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, NULL) || ' ' || a.attnotnull, ', '"
     " ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),"
     " (SELECT pg_get_constraintdef(c.oid) FROM pg_constraint c WHERE c.conrelid = t.oid AND c.contype = 'p'),"
@@ -134,7 +136,6 @@ _KNOWN_LAYOUT: Final = (
     "partition_key bytea true, key bytea true, value bytea true",
     "PRIMARY KEY (partition_key, key)",
     "HASH (partition_key)",
-    CHILDREN,
 )
 
 
@@ -271,17 +272,22 @@ def is_deleted(kv: SqlKeyValueStore, partition: str) -> bool:
 
 def check_layout(kv: SqlKeyValueStore) -> None:
     """Raises LiveStoreRefusedError unless the table is lakeFS's on PostgreSQL."""
+    # Who has opened no database, as for the help of a command, waits for no import of what opens one.
+    from sqlalchemy import text
+
+    from compaction.staging.kv.sql import CHILDREN
+
     if kv.database.engine.dialect.name != "postgresql":
         raise LiveStoreRefusedError(kv.name, "a live lakeFS is supported on PostgreSQL only; pass a postgresql:// URL")
 
     def layout(connection: Connection) -> tuple[object, ...] | None:
-        row = connection.execute(_LAYOUT, {"name": kv.table}).one_or_none()
+        row = connection.execute(text(_LAYOUT), {"name": kv.table}).one_or_none()
         return None if row is None else tuple(row)
 
     found = kv.database.alone(layout)
     if found is None:
         raise LiveStoreRefusedError(kv.name, f'there is no table "{kv.table}"; name the table of the lakeFS servers')
-    if found != _KNOWN_LAYOUT:
+    if found != (*_KNOWN_LAYOUT, CHILDREN):
         raise LiveStoreRefusedError(
             kv.name, f'table "{kv.table}" has another layout than lakeFS creates: {", ".join(map(str, found))}'
         )

@@ -81,11 +81,13 @@ class WrittenPart:
 
 def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
+    part = task.part
     try:
         pace = limited(task.budget, task.tell)
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
-        result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
-        shown = fingerprint(_shown(storage, task))
+        result = write_part(storage, part, decode_changes(task.changes), keep_equal=False)
+        over = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
+        shown = fingerprint(shown_over(decode_changes(task.changes), chain.from_iterable(over)))
         found = _read_back(storage, result.ranges)
     except (StagingStoreError, StorageError) as error:
         return WrittenPart(None, error=error)
@@ -106,13 +108,6 @@ def _read_back(storage: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
         return read_back(storage, ranges)
     except (CorruptRangeError, MissingRangeError) as error:
         return str(error)
-
-
-def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:
-    """Yield the records that a reader of the branch sees between the bounds of the part."""
-    part = task.part
-    ranges = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
-    return shown_over(decode_changes(task.changes), chain.from_iterable(ranges))
 
 
 # The new tree of a branch, written by tasks: stretches of touched ranges in parts, all others by their ids.

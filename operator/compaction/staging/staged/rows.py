@@ -132,15 +132,11 @@ def decode_rows(token: str, rows: Sequence[Pair]) -> RecordColumns:
     deleted = usual & (lengths_of(parts.identities) == 0)
     if not usual.all() or deleted.any():
         # Without an identity the data is of no meaning; other rows are few and decoded one by one.
-        odd = [b"" if given else decode_row(token, *rows[at]) for at, given in _special(usual, deleted)]
-        values = pc.replace_with_mask(values, pa.array(~usual | deleted), pa.array(odd, BINARY))
+        special = ~usual | deleted
+        known = zip(np.flatnonzero(special).tolist(), deleted[special].tolist(), strict=True)
+        odd = [b"" if is_deleted else decode_row(token, *rows[at]) for at, is_deleted in known]
+        values = pc.replace_with_mask(values, pa.array(special), pa.array(odd, BINARY))
     return RecordColumns(keys, values)
-
-
-def _special(usual: npt.NDArray[np.bool_], deleted: npt.NDArray[np.bool_]) -> list[tuple[int, bool]]:
-    """The rows whose value is replaced, and whether they are known to be tombstones."""
-    at = np.flatnonzero(~usual | deleted)
-    return list(zip(at.tolist(), deleted[at].tolist(), strict=True))
 
 
 Span = tuple[I64, I64]

@@ -262,7 +262,9 @@ class ObjectStorage:
         if etag:
             options["if_match"] = etag
         data = self._try(path, lambda: bytes(obstore.get(self._store, path, options=options).bytes()))
-        return _whole(path, data, start, length)
+        if len(data) != length:
+            raise ObjectTruncatedError(path, f"holds {len(data)} of {length} bytes from {start} on")
+        return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Parts:
         """The (start, length) ranges, in their order; near ones in one request, others at the same time."""
@@ -454,12 +456,6 @@ def coalesce(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
     modified = meta["last_modified"] or datetime.fromtimestamp(0, UTC)
     return ObjectInfo(meta["path"], meta["size"], meta["e_tag"] or "", modified)
-
-
-def _whole(path: str, data: bytes, start: int, length: int) -> bytes:
-    if len(data) != length:
-        raise ObjectTruncatedError(path, f"holds {len(data)} of {length} bytes from {start} on")
-    return data
 
 
 def _contents(path: str, data: bytes | Path | BinaryIO) -> bytes:

@@ -61,15 +61,16 @@ def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock:
         return None
     spec = policy.spec
     only_planned = spec.trigger.schedule is not None or spec.approval is Approval.MANUAL
-    planned, running = _planned_bytes(steps), running_work(steps, now)
+    unfinished = [step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY)]
+    planned = sum(step.view.job.spec.estimated_bytes * (100 - _percent(step)) // 100 for step in unfinished)
+    running = running_work(steps, now)
     # The scan that found the debt knows nothing of what the running jobs have copied since.
     copied = sum(work.cost_bytes for work in running)
     left = planned if only_planned or not debt.copy_bytes else max(planned, debt.copy_bytes - copied)
     if not left or not (only_planned or debt.copy_bytes):
         return None
-    unfinished = sum(step.state not in (JobState.SUCCEEDED, JobState.FAULTY) for step in steps)
     # The last jobs run alone, however many slots there are.
-    most = unfinished if only_planned else max(unfinished, debt.targets)
+    most = len(unfinished) if only_planned else max(len(unfinished), debt.targets)
     parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots, most)
     speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running)
     seconds = eta_seconds(left, speed, parallel=parallel)
@@ -97,12 +98,6 @@ def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
         and step.lease.progress
         and step.status.assigned_at is not None
     ]
-
-
-def _planned_bytes(steps: Iterable[JobStep]) -> int:
-    """Bytes that unfinished jobs have still to copy."""
-    unfinished = (step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY))
-    return sum(step.view.job.spec.estimated_bytes * (100 - _percent(step)) // 100 for step in unfinished)
 
 
 def _percent(step: JobStep) -> int:
@@ -293,23 +288,19 @@ def _waiting(facts: Facts, counts: _Counts) -> WaitStatus | None:
 
 def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
     reason, message = _stalled(facts, counts) or _going_on(facts, counts, debt)
-    before = facts.policy.status
-    if facts.reading is None and reason == PolicyReason.SENSING and _is_known(facts.policy):
+    before, generation = facts.policy.status, facts.policy.metadata.generation
+    known = get_condition(before.conditions, ConditionType.READY) is not None
+    known = known and before.observed_generation == generation  # the status says how the policy stands with this spec
+    if facts.reading is None and reason == PolicyReason.SENSING and known:
         return before.conditions  # a new coordinator: what the last one said holds until the first look has ended
     return conditions_for(
         before.conditions,
         reason=reason,
         message=message,
-        observed_generation=facts.policy.metadata.generation,
+        observed_generation=generation,
         now=facts.now.time,
         standing=policy_standing(reason),
     )
-
-
-def _is_known(policy: CompactionPolicy) -> bool:
-    """Return whether the status says how the policy stands with this spec."""
-    known = get_condition(policy.status.conditions, ConditionType.READY) is not None
-    return known and policy.status.observed_generation == policy.metadata.generation
 
 
 def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,7 +11,6 @@ from compaction.api.text.printing import format_age, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import OutputColumn, OutputFormat, apply_option, emit, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options
-from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.cleaning import (
     Dropped,
     MergeLeftover,
@@ -27,6 +26,9 @@ from compaction.staging.lakefs.cleaning import (
 from compaction.staging.lakefs.control import allow_merging, stop_merging, stopped_because
 from compaction.staging.lakefs.journal import MergeState
 from compaction.staging.lakefs.repository import check_layout
+
+if TYPE_CHECKING:
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
 # `compactor staging lakefs verify`: both sides of merges are read again.
 

@@ -6,18 +6,20 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from compaction.api.text.quantities import Duration
 from compaction.cli.values import DurationParameter
 from compaction.staging.cli.options import StagingPlace, staging_options
-from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import TokenMergeSettings
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
+
+if TYPE_CHECKING:
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _DEFAULTS: Final = TokenMergeSettings()

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import click
-from rich.console import Console
 
 from compaction.api.text.printing import plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
@@ -132,6 +131,8 @@ def _every(live: LiveRepository) -> tuple[str, ...]:
 @contextmanager
 def _progress(branches: int, settings: TokenMergeSettings) -> Iterator[Callable[[str], TokenMergeSettings]]:
     """The settings of a branch with a progress that is shown on standard error, when that is a terminal."""
+    from rich.console import Console  # only what merges shows a progress, and waits for it
+
     console = Console(stderr=True)
     with console.status(f"merging {plural(branches, 'branch', 'branches')}") as status:
 

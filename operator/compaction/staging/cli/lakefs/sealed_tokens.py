@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,10 +12,12 @@ from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
 from compaction.staging.errors import StagingStoreError
-from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import TokenMergeSettings, stopped_because
 from compaction.staging.lakefs.planning import COUNTED, BranchInspection, TokenInspection, inspect_branches
 from compaction.staging.lakefs.repository import live_repositories
+
+if TYPE_CHECKING:
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
 _COLUMNS: Final = (
     OutputColumn("repository", "Repository"),

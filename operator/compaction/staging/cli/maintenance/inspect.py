@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from pydantic import ValidationError
 
 from compaction.api.policy.staging_area import KeyValueReference, StagingAreaSpec, StagingThresholds
-from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import (
@@ -25,20 +24,20 @@ from compaction.cli.output import (
 )
 from compaction.cli.places import is_given
 from compaction.cli.values import DurationParameter
-from compaction.staging.cli.branch_commands import SHORT
-from compaction.staging.cli.options import StagingPlace, staging_options
-from compaction.staging.cli.values import moment_text
-from compaction.staging.compaction import BranchWork, staged_changes
-from compaction.staging.errors import StagingStoreError
-from compaction.staging.flows.area import Area
-from compaction.staging.format.columns import RecordColumns, tombstones
-from compaction.staging.format.ranges import RangeInfo
-from compaction.staging.kind import STAGING
-from compaction.staging.sensor import BranchDebt, BranchSensor, candidate_of
-from compaction.staging.staged.counters import Counts
-from compaction.staging.tree.applying import plan_parts
+from compaction.staging.cli.options import SHORT, StagingPlace, staging_options
+
+if TYPE_CHECKING:
+    from compaction.staging.compaction import BranchWork
+    from compaction.staging.errors import StagingStoreError
+    from compaction.staging.flows.area import Area
+    from compaction.staging.format.columns import RecordColumns
+    from compaction.staging.sensor import BranchDebt
+    from compaction.staging.staged.counters import Counts
 
 # The debt of branches, and what compacting them would touch: from the counters, the tokens and the lists of ranges.
+#
+# What reads them is imported where it is used: who asks for help waits for the models of policies, which have the
+# defaults, and for nothing else.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,8 @@ def scan_branches(
 
     Raises UnknownRefError.
     """
+    from compaction.staging.sensor import BranchSensor
+
     if branch is not None:
         area.branches.get(branch)
     spec = policy if policy is not None and branch is None else _spec(area, thresholds, branch)
@@ -87,6 +88,10 @@ def token_counts(area: Area, tokens: Sequence[str]) -> list[TokenCounts]:
 
 def why_due(area: Area, debt: BranchDebt, thresholds: StagingThresholds) -> str:
     """The thresholds that a branch has reached, in words; "" when it is not due."""
+    from compaction.api.policy.store import StoreSpec
+    from compaction.staging.kind import STAGING
+    from compaction.staging.sensor import candidate_of
+
     if debt.work is None:
         return ""
     spec, now = _spec(area, thresholds, None), area.clock()
@@ -109,6 +114,11 @@ def why_due(area: Area, debt: BranchDebt, thresholds: StagingThresholds) -> str:
 
 def touched_by(area: Area, work: BranchWork) -> TouchedRanges:
     """Return the changes and the ranges that a compaction would touch. Reads the staged changes, and no range."""
+    from compaction.staging.compaction import staged_changes
+    from compaction.staging.format.columns import tombstones
+    from compaction.staging.format.ranges import RangeInfo
+    from compaction.staging.tree.applying import plan_parts
+
     head = area.commits.get(work.commit_id).meta_range_id
     ranges = list(area.ranges.ranges(work.base or head))
     changes, deleted = 0, 0
@@ -189,6 +199,8 @@ def inspect(context: click.Context, /, *, branch: str | None, place: StagingPlac
 
 
 def _branch(area: Area, debt: BranchDebt) -> dict[str, Any]:
+    from compaction.staging.cli.values import moment_text
+
     record, counts = debt.record, debt.counts
     return {
         "name": debt.name,
