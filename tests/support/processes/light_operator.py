@@ -10,12 +10,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from compaction.cli.lazy import pause_collector
 from support import clocks
 from support.processes.light_worker import register_kind
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 
 WORKER = Path(__file__).with_name("light_worker.py")
 
