@@ -33,16 +33,18 @@ from support.cluster.control_plane import ControlPlane, with_definitions
 from support.processes.operators import OperatorFleet, OperatorProcess, fleet_in
 
 KIND = "conformance.lines.kind:LINES"
-REGISTERED = """
+DEFINITIONS = """
 import sys
-from compaction.cli.main import main
+sys.path.insert(0, {tests!r})
+from pathlib import Path
 from compaction.registry import register
 from conformance.lines.kind import LINES
-from conformance.lines.kind import registered
 register(LINES)
-sys.exit(main(sys.argv[1:]))
+from compaction.api.crd.definitions import crd_files
+for name, text in crd_files().items():
+    Path({directory!r}, name).write_text(text)
 """
-"""`compactor` as whoever adds a kind starts it."""
+"""The definitions as whoever adds a kind makes them: in a process of their own, which begins with the kind."""
 NAMESPACE = "lines"
 
 
@@ -55,19 +57,13 @@ def compactor(*command: str) -> str:
     return out.getvalue()
 
 
-def compactor_process(*command: str) -> str:
-    tests = str(Path(__file__).parents[1])
-    program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{REGISTERED}", *command]
-    answer = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
-
-
 @pytest.fixture
 def plane(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
     """A control plane of the test's own, whose definitions have the kind."""
     definitions = tmp_path / "crds"
-    compactor_process("crds", "--write", str(definitions))
+    definitions.mkdir()
+    program = DEFINITIONS.format(tests=str(Path(__file__).parents[1]), directory=str(definitions))
+    subprocess.run([sys.executable, "-c", program], check=True)
     with start_control_plane(tmp_path / "plane", binaries) as running:
         plane = with_definitions(running, binaries, definitions)
         plane.kubectl("create", "namespace", NAMESPACE)

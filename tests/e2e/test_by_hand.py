@@ -117,7 +117,7 @@ def test_kubectl_finds_the_plugin(control_plane: Any, monkeypatch: pytest.Monkey
     kubectl = str(control_plane.binaries.kubectl)
     answer = subprocess.run([kubectl, "compaction", "segments", "--help"], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    assert "Look into segment logs" in answer.stdout
+    assert "Inspect segment logs" in answer.stdout
 
 
 # A person, the commands and the operator: a plan approved, damage seen, a job tried again, a segment released.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ def test_who_writes_a_policy_does_not_approve_its_plans(empty_plane: ControlPlan
     approve = ("annotate", "cpol", "logs", "--overwrite")
     edit = ("patch", "cpol", "logs", "--type=merge", "-p")
 
-    # The API server takes a moment to see a new admission policy.
+    # The API server takes a moment to see a new admission policy. What an earlier attempt has set is no change, and is
+    # not refused: each has another value.
+    values = itertools.count()
     eventually(
-        lambda: "may approve a plan" in attempt("editor", *approve, "compaction.dev/approve=a1"),
+        lambda: "may approve a plan" in attempt("editor", *approve, f"compaction.dev/approve=a{next(values)}"),
         "the refusal of an editor",
     )
     assert attempt("approver", *approve, "compaction.dev/approve=b2") == ""
