@@ -1,4 +1,4 @@
-"""Waiting for something to become true. The limit is how long a broken build may hang, not a measure of speed."""
+"""Clocks: one that is wrong, one that jumps; and waiting for something to become true."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
 
+
+# Waiting for something to become true. The limit is how long a broken build may hang, not a measure of speed.
 
 Value = TypeVar("Value")
 

@@ -1,4 +1,4 @@
-"""Any history of a log, through restarts and background flushes, against a model: a dictionary of what it must hold."""
+"""Restarts of a system: after a clean stop, after a kill, and in any history of a log against a model."""
 
 from __future__ import annotations
 
@@ -179,6 +179,8 @@ def test_a_start_that_is_refused_keeps_the_record_and_a_lost_lock_writes_none(
         (directory / LOCK_FILE).unlink()
     assert read_stop(directory) == {}
 
+
+# Any history of a log, through restarts and background flushes, against a model: a dictionary of what it must hold.
 
 LONG = 120.0
 LIMITS = SystemLimits(wal=WalLimits(max_entries=9), segments=NewSegments(max_count=6), snapshot_grace=0.0)
