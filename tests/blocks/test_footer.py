@@ -1,4 +1,4 @@
-"""What a block says of itself comes back as it was, or is refused by the name of its key."""
+"""What a footer says is read; what it cannot mean is an error of ours, cheaply."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.blocks.block_stores import block_id
 from support.blocks.blocks import PATH, footer_of, parquet, rows, with_footer
 from support.timing import examples
-
-# What a footer says is read; what it cannot mean is an error of ours, cheaply.
 
 
 @pytest.fixture
@@ -312,6 +310,8 @@ def test_what_the_guard_lets_through_the_library_survives(folder: ObjectStorage)
     with pytest.raises(UnsuitableBlockError, match="nested"):
         read_footer(folder, "deeper")
 
+
+# What a block says of itself comes back as it was, or is refused by the name of its key.
 
 TEXTS = st.text(max_size=20)
 NAMES = st.lists(TEXTS, max_size=5).map(tuple)

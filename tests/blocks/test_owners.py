@@ -1,4 +1,4 @@
-"""Every tenant has a folder of its own, and what is not ours is recognised."""
+"""What belongs to a table format or to another store is neither registered nor deleted, on whatever stack."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ from support.blocks.block_stores import NOON, block_id, fill, upload
 from support.blocks.blocks import PATH, parquet, rows
 from support.faults.store_faults import Aging
 from support.object_stores import S3
-
-# What belongs to a table format or to another store is neither registered nor deleted, on whatever stack.
 
 SIGNS = {
     "_delta_log/00000000000000000000.json": DELTA,
@@ -245,6 +243,8 @@ def test_the_columns_of_hudi_are_a_sign_together(tmp_path: Path) -> None:
     with pytest.raises(ForeignFileError, match="_hoodie_record_key"):
         describe(objects, PATH, tenant="acme", shard=0, level=0)
 
+
+# Every tenant has a folder of its own, and what is not ours is recognised.
 
 ULID = "01JD0000000000000000000000"
 TENANTS = st.text(min_size=1, max_size=20).filter(lambda tenant: printable(tenant) == tenant)

@@ -1,5 +1,8 @@
-"""Any interleaving of writers, compactors, sweepers and readers, replayed from a seed: every snapshot has exactly the
-rows that were registered when it was taken, none missing and none twice, for at least the grace.
+"""Readers while others register, compact and delete at the same time: at every instant they see all registered rows.
+
+Each writer registers its batches one after the other, several blocks at once, so what a reader sees of a writer is all
+of its first k batches and nothing else, with k between what was registered before the snapshot and what was begun
+before its end. Rows carry writer and batch; a row that is missing or there twice shows.
 """
 
 from __future__ import annotations
@@ -29,12 +32,6 @@ from support.blocks.block_histories import compact_meanwhile, merged, replacemen
 from support.blocks.block_stores import check, upload
 from support.blocks.blocks import rows
 from support.timing import seeds
-
-# Readers while others register, compact and delete at the same time: at every instant they see all registered rows.
-#
-# Each writer registers its batches one after the other, several blocks at once, so what a reader sees of a writer is
-# all of its first k batches and nothing else, with k between what was registered before the snapshot and what was
-# begun before its end. Rows carry writer and batch; a row that is missing or there twice shows.
 
 WRITERS = 2
 BATCHES = 25
@@ -153,6 +150,9 @@ def until_over(load: Load, work: Callable[[int], None]) -> Callable[[int], None]
 
     return run
 
+
+# Any interleaving of writers, compactors, sweepers and readers, replayed from a seed: every snapshot has exactly the
+# rows that were registered when it was taken, none missing and none twice, for at least the grace.
 
 INTERLEAVED_GRACE = 100.0
 INTERLEAVED_ROWS = 10

@@ -1,4 +1,4 @@
-"""Columns that only the folders of a file hold."""
+"""From an object to a block: every word of it checked or counted."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ from support.blocks.blocks import ULID as ID
 from support.blocks.parquet_types import TYPES
 from support.faults.proxies import Fault, FaultProxy
 from support.object_stores import S3
-
-# From an object to a block: every word of it checked or counted.
 
 
 @pytest.fixture
@@ -326,6 +324,8 @@ def test_values_of_every_type_are_compared_or_have_no_order(name: str) -> None:
     nested = ("list", "large_list", "fixed_size_list", "struct", "map", "tensor")
     assert check.unordered == (name.startswith(nested)), name
 
+
+# Columns that only the folders of a file hold.
 
 DAY = 86_400_000_000
 NOON = 1_793_491_200_000_000 + DAY // 2

@@ -1,4 +1,4 @@
-"""Which of the blocks that wait are of one class, as they come."""
+"""Which schemas are merged with one another: a partition that depends on no order, and that the merge agrees to."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from compaction.blocks.merge.schema import unified, wider_type
 from compaction.blocks.planning.batches import BlockClass
 from compaction.blocks.schema.classes import classes_of, schema_of_text, schema_text
 from compaction.blocks.waiting import EXAMPLES, BlockClasses
-
-# Which schemas are merged with one another: a partition that depends on no order, and that the merge agrees to.
 
 SIMPLE = (
     pa.int8(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.null(), pa.bool_(),
@@ -231,6 +229,8 @@ def test_leaves_that_mean_the_same_in_other_places_are_kept_apart() -> None:
     with pytest.raises(SchemaConflictError, match="column m"):
         unified(list(schemas.items()))
 
+
+# Which of the blocks that wait are of one class, as they come.
 
 NUMBER, TEXT = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.string())])
 WAITING_SCHEMAS = {

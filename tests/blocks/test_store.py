@@ -1,4 +1,4 @@
-"""What is said of a store that cannot be reached: which server, why, and where its address and keys are written."""
+"""A store and its index belong together; what the facade adds to the index."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from compaction.storage.errors import (
 from compaction.storage.objects.store import Retrying, open_objects
 from compaction.storage.opened import explaining
 from support.blocks.block_stores import block_id, content, fill, upload
-
-# A store and its index belong together; what the facade adds to the index.
 
 
 def test_a_new_store_is_bound_once(connection: BlockStoreConnection) -> None:
@@ -104,6 +102,8 @@ def test_sources_of_several_levels_make_one_of_the_next(block_store: BlockStore)
     assert record is not None
     assert (record.key.level, record.output_level) == (1, 2)
 
+
+# What is said of a store that cannot be reached: which server, why, and where its address and keys are written.
 
 PASSWORD = "hunter2"
 ENDPOINT = f"http://key:{PASSWORD}@127.0.0.1:9/{PASSWORD}"

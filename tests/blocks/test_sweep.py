@@ -1,4 +1,4 @@
-"""Objects that nobody refers to are deleted, and only those: not what is being uploaded, not what is foreign."""
+"""What ended is deleted after the grace, and nothing else; what cannot be deleted is told and tried again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from support.blocks.block_stores import NOON, SECOND, block_id, check, content, 
 from support.faults.proxies import Fault, FaultProxy
 from support.faults.store_faults import DAY, Aging
 from support.object_stores import QUICK, S3
-
-# What ended is deleted after the grace, and nothing else; what cannot be deleted is told and tried again.
 
 GRACE = 600 * SECOND
 
@@ -212,6 +210,8 @@ def test_sources_stay_when_the_last_of_a_line_is_missing(block_store: BlockStore
     assert done.blocks == 0
     assert [_exists(store, block_id(number)) for number in (1, 2)] == [True, True]
 
+
+# Objects that nobody refers to are deleted, and only those: not what is being uploaded, not what is foreign.
 
 WEEKS = 30 * DAY
 FOREIGN = (

@@ -1,4 +1,4 @@
-"""Random DDL that the reference ran: the same answers, entries, versions and fingerprints come from our commands."""
+"""Hybrid timestamps: 48 bits of milliseconds, 16 bits of a counter."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from compaction.catalogs.replay.recorded import in_order
 from compaction.catalogs.replay.replaying import replay
 from support.catalogs.rounds import puts, records
 from support.timing import examples
-
-# Hybrid timestamps: 48 bits of milliseconds, 16 bits of a counter.
 
 
 @given(st.integers(0, descriptors.MAX_PHYSICAL), st.integers(0, descriptors.MAX_LOGICAL))
@@ -104,6 +102,8 @@ def test_a_change_of_a_large_map_costs_little() -> None:
     tracemalloc.stop()
     assert size / 100 < 3000
 
+
+# Random DDL that the reference ran: the same answers, entries, versions and fingerprints come from our commands.
 
 SEEDS = [11, 14]
 

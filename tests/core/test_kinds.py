@@ -1,4 +1,4 @@
-"""A kind that lives outside of the package becomes a member of the unions, in a process of its own."""
+"""The registry of kinds, and what each kind must say of itself whatever it is."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from support.cluster.manifests import (
     staging_job_object,
     staging_policy_object,
 )
-
-# The registry of kinds, and what each kind must say of itself whatever it is.
 
 POLICIES = {
     "SegmentLogs": CompactionPolicy.from_object(policy_object()),
@@ -154,6 +152,8 @@ def test_to_register_what_is_registered_changes_nothing() -> None:
     register(KINDS[0])
     assert before == KINDS
 
+
+# A kind that lives outside of the package becomes a member of the unions, in a process of its own.
 
 PROGRAM = """
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the demos print of a policy with kubectl is in the CRD: kubectl prints nothing for a field that is not."""
+"""The accidents of the demos: a worker dies while it has a job, and at no other time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from demos.segments.run import QUARANTINED
 from demos.staging.run import STAGING_STATUS
 from support.processes.small_demo import COMMAND, SMALL, read_until, running_below, started_in
 from support.timing import at_depth
-
-# The accidents of the demos: a worker dies while it has a job, and at no other time.
 
 
 @pytest.fixture
@@ -146,6 +144,8 @@ def test_in_the_middle_it_stops_everything(middle: Middle, directory: Path) -> N
     assert running_below(directory) == []
     assert list(directory.rglob("*.secrets")) == []
 
+
+# What the demos print of a policy with kubectl is in the CRD: kubectl prints nothing for a field that is not.
 
 CRD = Path(__file__).parents[2] / "crds" / "compaction.dev_compactionpolicies.yaml"
 _RANGE = re.compile(r"\{range \.([\w.]+)\[\*\]\}(.*?)\{end\}", re.ASCII)

@@ -1,4 +1,6 @@
-"""The judgement of the demo of block stores: what it accepts as proof, and that it says NO when something is wrong."""
+"""Parts of the demo of block stores: ledger and reader agree on every instant, servers are stopped whatever happens,
+and nothing secret is shown.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,6 @@ from support.blocks.block_histories import compact_meanwhile, sweep
 from support.blocks.block_stores import a_block
 from support.clocks import eventually
 from support.programs import needs
-
-# Parts of the demo of block stores: ledger and reader agree on every instant, servers are stopped whatever happens,
-# and nothing secret is shown.
 
 SMALL = Tenant("small", pause=0.03, rows=50, backlog=3)
 
@@ -246,6 +245,8 @@ def test_a_link_to_a_directory_of_somebody_else_is_not_followed(tmp_path: Path) 
 def test_the_damaged_tenant_has_a_block_on_both_sides() -> None:
     assert 0 < writers.DAMAGED_BLOCK < DAMAGED.backlog - 1
 
+
+# The judgement of the demo of block stores: what it accepts as proof, and that it says NO when something is wrong.
 
 NOW = "2026-01-01T00:00:00Z"
 

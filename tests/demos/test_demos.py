@@ -1,5 +1,5 @@
-"""`python -m demos --store staging` itself, whole: it ends with every claim held, and nothing is left when it is taken
-down.
+"""`python -m demos` itself, whole: it ends with every claim held, and it leaves nothing behind. That it is kept running
+when asked to is tried where there is more to keep (test_demo_blocks.py), that it is interrupted in test_interrupted.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from demos.cluster import leftover_workers
 from support.processes.small_demo import COMMAND, SMALL, running_below, started_in
 from support.programs import needs
 from support.timing import at_depth
-
-# `python -m demos` itself, whole: it ends with every claim held, and it leaves nothing behind. That it is kept
-# running when asked to is tried where there is more to keep (test_demo_blocks.py), that it is interrupted in
-# test_interrupted.py.
 
 
 @pytest.mark.apiserver
@@ -105,6 +101,9 @@ def test_every_claim_about_the_catalog_holds_and_it_is_kept_until_it_is_taken_do
     assert running_below(directory) == []
     assert started_in(directory) == []
 
+
+# `python -m demos --store staging` itself, whole: it ends with every claim held, and nothing is left when it is taken
+# down.
 
 STAGING = [*at_depth(short=SMALL, deep=COMMAND), "--store", "staging"]
 """Every claim is the same; the million tombstones are for the deep run."""

@@ -1,4 +1,4 @@
-"""A repository on S3 and PostgreSQL, from a policy with Secrets to a receipt: writers go on, and no Secret is shown."""
+"""A block store on S3 and PostgreSQL, from a policy with Secrets to a receipt: what is in them is told to nobody."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from support.object_stores import S3
 from support.processes.operators import ACCOUNT, OperatorFleet
 from support.staging.staging_repos import framed, text_of
 from tools.servers.postgres import PostgresServer
-
-# A block store on S3 and PostgreSQL, from a policy with Secrets to a receipt: what is in them is told to nobody.
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 
@@ -91,6 +89,8 @@ def policy_of(url: str, *, events: Path) -> dict[str, Any]:
         },
     )
 
+
+# A repository on S3 and PostgreSQL, from a policy with Secrets to a receipt: writers go on, and no Secret is shown.
 
 DELETED = 40
 

@@ -1,4 +1,4 @@
-"""What a decision rests on, confirmed by fresh reads of a real API server before anything is written."""
+"""What a store's answer to a claim means for the job."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ from compaction.storage.adapter import StoreAdapter
 from compaction.storage.errors import DatabaseUnavailableError, SecretError
 from kube.own_coordinator import quiet_runtime
 from support.cluster.manifests import block_job_object
-
-# What a store's answer to a claim means for the job.
 
 SPEC = CompactionJob.from_object(block_job_object(level=1)).spec
 
@@ -221,6 +219,8 @@ def test_a_worker_that_serves_is_given_the_job(tmp_path: Path) -> None:
     outcome, asked = outcome_with(tmp_path, worker("2"))
     assert (outcome.stale, asked) == (False, ["store"])
 
+
+# What a decision rests on, confirmed by fresh reads of a real API server before anything is written.
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Happening = Callable[[ApiClient, Obj], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Conditions as gauges: the status a condition has is 1, the others 0, and nothing is left of a deleted policy."""
+"""What alerts rest on: counters that exist before their first event, and numbers that say what happened."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ from support.catalogs.rounds import report
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator
 from support.cluster.world import PlainCluster
-
-# What alerts rest on: counters that exist before their first event, and numbers that say what happened.
 
 KEY = CacheKey("ns", "logs")
 
@@ -345,6 +343,8 @@ def test_a_deleted_catalog_leaves_counters_only() -> None:
     assert left
     assert all(name.endswith(("_total", "_sum", "_count", "_bucket")) for name in left), left
 
+
+# Conditions as gauges: the status a condition has is 1, the others 0, and nothing is left of a deleted policy.
 
 POLICY, OTHER = CacheKey("storage", "logs"), CacheKey("storage", "lake")
 

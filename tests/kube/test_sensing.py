@@ -1,4 +1,4 @@
-"""Which policies share a store is kept up to date by each change, and only those concerned are asked again."""
+"""Looks and sweeps of many policies at once: they leave a thread for the claims that jobs wait for."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 from kube.own_coordinator import Bench, bench
 from support.cluster.manifests import policy_object
-
-# Looks and sweeps of many policies at once: they leave a thread for the claims that jobs wait for.
 
 POLICIES = ["logs", *(f"logs-{number}" for number in range(STORE_TASKS + 1))]
 WAITED = 10.0
@@ -210,6 +208,8 @@ def test_an_unreadable_report_is_an_error_of_its_lease(report: str) -> None:
     assert lease.report_error.startswith("the worker's report cannot be read: ")
     assert len(lease.report_error) < 500
 
+
+# Which policies share a store is kept up to date by each change, and only those concerned are asked again.
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST, SECOND, THIRD = (CacheKey("storage", name) for name in ("first", "second", "third"))

@@ -1,4 +1,4 @@
-"""Certificates: what is in them, who can read them, and when they are made again."""
+"""The control plane is a real one with RBAC on, and leaves no process behind, however it ends."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
 from support.clocks import eventually
 from support.faults.proxies import Network, TcpProxy
-
-# The control plane is a real one with RBAC on, and leaves no process behind, however it ends.
 
 
 @pytest.mark.apiserver
@@ -295,6 +293,9 @@ def test_default_place(monkeypatch):
     assert default_state_dir() == Path("/s/compaction-operator")
     monkeypatch.delenv("XDG_STATE_HOME")
     assert default_state_dir() == Path.home() / ".local" / "state" / "compaction-operator"
+
+
+# Certificates: what is in them, who can read them, and when they are made again.
 
 
 def load(data: bytes) -> x509.Certificate:

@@ -1,4 +1,4 @@
-"""The lock between processes: one holder, a message for those who wait, and nothing left when the holder dies."""
+"""Processes are identified by pid and start: a stranger with the same pid is never touched."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from compaction.local.processes.process import POLL_SECONDS, ProcessId, exclusive, spawn, start_mark, wait_gone
-
-# Processes are identified by pid and start: a stranger with the same pid is never touched.
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -124,6 +122,8 @@ def test_output_goes_to_the_log(tmp_path: Path):
     assert child.wait() == 0
     assert (tmp_path / "log").read_text() == "hello\n"
 
+
+# The lock between processes: one holder, a message for those who wait, and nothing left when the holder dies.
 
 HOLD = (
     "import pathlib, sys\n"

@@ -1,4 +1,4 @@
-"""The pinned modules of the build: complete, hashed, and of the versions that the package promises."""
+"""The order in which programs are looked for and made, and that a set appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from compaction.local.programs.gobuild import (
     VERSITYGW_VERSION,
 )
 from support import pinned_modules
-
-# The order in which programs are looked for and made, and that a set appears complete or not at all.
 
 ALL = ("etcd", "kube-apiserver", "kubectl")
 
@@ -254,6 +252,9 @@ def test_unknown_platform_is_told(place):
 
 def test_pinned_checksums_are_whole():
     assert all(len(bytes.fromhex(checksum)) == 64 for checksum in ENVTEST_SHA512.values())
+
+
+# The pinned modules of the build: complete, hashed, and of the versions that the package promises.
 
 
 @pytest.mark.parametrize("module", ["kubernetes", "etcd", "prometheus", "versitygw"])

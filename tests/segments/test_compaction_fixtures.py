@@ -1,4 +1,6 @@
-"""The executable model of Ra's compaction makes what Ra made, file by file and byte by byte."""
+"""Our compaction of the logs Ra compacted: the same readable content, within the limits, never more segments than
+Ra.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,6 @@ from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.live_indexes import LiveSet
 from support.segments.ra_owner import RaOwner
 from support.segments.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
-
-# Our compaction of the logs Ra compacted: the same readable content, within the limits, never more segments than Ra.
 
 pytestmark = pytest.mark.fixtures
 
@@ -161,6 +161,9 @@ def test_06_random_histories_survive_and_shrink_like_ras(manifest: Manifest, tmp
             rounds += 1
             identical += ours == theirs
     assert identical > 0.8 * rounds
+
+
+# The executable model of Ra's compaction makes what Ra made, file by file and byte by byte.
 
 
 def files(directory: Path) -> dict[str, str]:

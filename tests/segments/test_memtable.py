@@ -1,4 +1,4 @@
-"""Mem tables against a model: what a reader gets after writes that go back, gaps, truncations and flushes."""
+"""Sequences of indexes against sets, and against what Ra's own tests of `ra_seq` say."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from compaction.segments.format import etf
 from compaction.segments.memtable import LogEntry, MemTable, MemTables, Seq
 from compaction.segments.snapshot.live_indexes import LiveSet, encode_sequence
-
-# Sequences of indexes against sets, and against what Ra's own tests of `ra_seq` say.
 
 INDEXES = st.sets(st.integers(0, 60), max_size=40)
 INDEX = st.integers(0, 62)
@@ -82,6 +80,9 @@ def test_it_is_written_as_ra_writes_it() -> None:
     """100, 101, 102, 500, 501, 600 in Ra 3.1.10: a range stands for three or more."""
     seq = Seq.from_indexes([100, 101, 102, 500, 501, 600])
     assert etf.decode(encode_sequence(seq.as_set())) == [600, 501, 500, (100, 102)]
+
+
+# Mem tables against a model: what a reader gets after writes that go back, gaps, truncations and flushes.
 
 
 def entry(index: int, term: int = 1) -> LogEntry:

@@ -1,4 +1,4 @@
-"""Which writes the write-ahead log takes, and that a log whose writes get lost converges to all of them."""
+"""Records of the write-ahead log, byte for byte; every damage is named, and only the last record may be torn."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from compaction.segments.wal.codec import (
 from compaction.segments.wal.files import wal_name
 from compaction.segments.wal.wal_log import WalClient, WalWrite, joined
 from compaction.segments.wal.wal_reader import FileBytes, WalReader, find_record, read_wal
-
-# Records of the write-ahead log, byte for byte; every damage is named, and only the last record may be torn.
 
 FILE = "/data/0000000000000001.wal"
 GOLDEN = bytes.fromhex(
@@ -346,6 +344,8 @@ def test_a_gap_another_table_and_a_write_that_goes_back_begin_another_write() ->
         assert joined([first, second]) == [first, second]
     assert len(joined([first, write(0, 0, 3, 1, 2)])) == 1
 
+
+# Which writes the write-ahead log takes, and that a log whose writes get lost converges to all of them.
 
 GAP = WriterState(5, Standing.OUT_OF_SEQUENCE)
 

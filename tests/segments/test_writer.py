@@ -1,4 +1,4 @@
-"""Which entries of a rolled file reach segments: Ra's cases, and the rule against a model."""
+"""Moving entries into segments: where they are appended, what is left out, what a snapshot in between changes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from compaction.segments.system.rules import LogRow, select
 from compaction.segments.wal.files import WalEnd
 from compaction.segments.wal.wal_log import RolledFile, WrittenBatch
 from compaction.segments.writer import NewSegments, SegmentWriter, flush, repair_last
-
-# Moving entries into segments: where they are appended, what is left out, what a snapshot in between changes.
 
 SMALL = NewSegments(max_count=4)
 WAIT = 120.0
@@ -260,6 +258,8 @@ def test_a_whole_segment_is_not_touched(directory: Path) -> None:
     path.write_bytes(encode_header(max_count=4))
     assert repair_last(directory, row=LogRow(), in_wal=Seq([(1, 3)]), covered=True) == 0
 
+
+# Which entries of a rolled file reach segments: Ra's cases, and the rule against a model.
 
 NO_SNAPSHOT = LogRow()
 

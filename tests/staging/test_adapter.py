@@ -1,4 +1,4 @@
-"""Which branches a scan names: few, the worst of each measure among them, and what compaction would leave there."""
+"""The adapter of staging areas: what a scan finds, what it costs, what stops one branch and what stops all of them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from compaction.storage.adapter import OpenRequest, SenseRequest
 from compaction.storage.secrets import GivenSecrets
 from support.cluster.manifests import staging_area, staging_policy_object
 from support.staging.staging_repos import framed, rows_of
-
-# The adapter of staging areas: what a scan finds, what it costs, what stops one branch and what stops all of them.
 
 START = 1_800_000_000.0
 
@@ -276,6 +274,9 @@ def test_a_branch_on_which_the_code_fails_stops_no_other(staged: Staged, monkeyp
     assert (problem.target, problem.reason) == ("lake/bad", PolicyReason.SENSE_FAILED)
     assert "branch bad: an unexpected IndexError at staging/sensor.py:" in problem.message
     assert [candidate.target for candidate in reading.candidates] == ["lake/etl"]
+
+
+# Which branches a scan names: few, the worst of each measure among them, and what compaction would leave there.
 
 
 def debt(name: str, *, writes: int = 0, tombstones: int = 0, sealed: int = 1, named: int | None = None) -> BranchDebt:

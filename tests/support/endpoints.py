@@ -1,4 +1,6 @@
-"""An ingest endpoint as a process of its own, started by its command."""
+"""The ingest endpoint for tests: served on loopback from a thread, called by a client that holds every answer against
+the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -134,9 +136,6 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
                 assert keyword in _NOTES | _OTHER_TYPES, keyword
     return found
 
-
-# The ingest endpoint for tests: served on loopback from a thread, called by a client that holds every answer against
-# the OpenAPI document.
 
 SECRET = "a secret of the tests"
 EVERYBODY = {"secret:writer": ["*"]}
@@ -315,6 +314,9 @@ def serving(
         thread.join()
     if failure:
         raise failure[0]
+
+
+# An ingest endpoint as a process of its own, started by its command.
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Stores of objects: a local folder, and a real S3 server. What is promised of one holds for the other."""
+"""A real S3 server for tests: versitygw on loopback, a fresh bucket for each use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from compaction.storage.objects.store import ObjectStorage, Retrying, open_objec
 from support.faults.proxies import FaultProxy
 from support.programs import needs
 from tools.servers.versitygw import S3Gateway, free_port, start_versitygw
-
-# A real S3 server for tests: versitygw on loopback, a fresh bucket for each use.
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
 
@@ -39,6 +37,9 @@ def running_s3(directory: Path, program: Path) -> Iterator[S3]:
     """The server, stopped at the end."""
     with start_versitygw(directory, program, port=free_port()) as gateway:
         yield S3(gateway)
+
+
+# Stores of objects: a local folder, and a real S3 server. What is promised of one holds for the other.
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=needs("versitygw"))])

@@ -1,4 +1,6 @@
-"""promtool is found where it is, and made once where it is not; a failed attempt leaves nothing."""
+"""The PostgreSQL server of tests and demos: reached by its socket and password only, gone with its process, and clear
+words when its wheel is missing.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,6 @@ from tools.servers import postgres
 from tools.servers.etcd import start_etcd
 from tools.servers.postgres import make_place, serve, start_postgres, stop_postgres
 from tools.servers.versitygw import start_versitygw
-
-# The PostgreSQL server of tests and demos: reached by its socket and password only, gone with its process, and clear
-# words when its wheel is missing.
 
 STARTED_BY_A_PROCESS_THAT_DIES = """
 import os, sys
@@ -162,6 +161,9 @@ def test_one_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
         start_versitygw(tmp_path / "run", program, port=1),
     ):
         pass
+
+
+# promtool is found where it is, and made once where it is not; a failed attempt leaves nothing.
 
 
 def program(directory: Path) -> Path:

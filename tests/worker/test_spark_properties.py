@@ -1,4 +1,4 @@
-"""Spark starts from an archive of its classes where there is one, and as ever where there is none."""
+"""What a SparkApplication's driver is told, in Spark's own words, becomes options of `compactor worker`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from compaction.worker.spark.properties import DriverCall, worker_options
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import Java, SparkSettings, find_java
 from support.timing import at_depth
-
-# What a SparkApplication's driver is told, in Spark's own words, becomes options of `compactor worker`.
 
 # As Spark 4.3 writes it into the ConfigMap of a driver (java.util.Properties.store).
 WRITTEN = """\
@@ -142,6 +140,8 @@ def test_an_escape_that_java_refuses_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match=r"spark\.properties cannot be read"):
         worker_options(DriverCall((file,)), {})
 
+
+# Spark starts from an archive of its classes where there is one, and as ever where there is none.
 
 JAVA = Java(home=Path("/opt/java"), version=17)
 FROM_ARCHIVE = "shared objects file (top)"

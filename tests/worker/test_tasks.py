@@ -1,4 +1,6 @@
-"""The bytes per second of a worker: one bucket for all that runs, over the network."""
+"""Tasks of an attempt: never more at once than the engine runs, each result with its number, and no task outlives the
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,6 @@ from compaction.worker.attempt import BudgetClient, RateBudget, budget_of
 from compaction.worker.errors import LeaseLostError, RateBudgetError
 from compaction.worker.tasks import run_tasks
 from support.processes.worker_ports import FakeLease, ThreadEngine
-
-# Tasks of an attempt: never more at once than the engine runs, each result with its number, and no task outlives the
-# attempt.
 
 
 def test_each_result_comes_with_the_number_of_its_task(engine: ThreadEngine) -> None:
@@ -94,6 +93,8 @@ def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: py
         "/log: 0000000000000001.segment: out of memory",
     )
 
+
+# The bytes per second of a worker: one bucket for all that runs, over the network.
 
 LIMIT = 1 << 20
 READ = 64 << 10

@@ -1,4 +1,4 @@
-"""A held lease is judged by the local monotonic clock, from the moment a renewal was sent."""
+"""The worker's loop and heartbeat against leases in memory: every way a worker ends, and what happens to its jobs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from compaction.worker.loop import Worker, WorkerExit
 from compaction.worker.ports import Assignment, HeldLease
 from support.processes.worker_ports import Cluster, assignment, small_spec, wait_until
 from support.processes.worker_ports import small_spec as spec
-
-# The worker's loop and heartbeat against leases in memory: every way a worker ends, and what happens to its jobs.
 
 LONG = 60.0
 """A lease that does not end during a test; tests of silence use a short one and expect the loss."""
@@ -384,6 +382,8 @@ def test_assignment_at_the_last_moment_keeps_the_worker(start: Start) -> None:
     assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
     assert worker.exit() is WorkerExit.IDLE
 
+
+# A held lease is judged by the local monotonic clock, from the moment a renewal was sent.
 
 DURATION = 15.0
 

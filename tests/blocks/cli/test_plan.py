@@ -1,4 +1,4 @@
-"""`compactor blocks inspect` says why this very block is not merged."""
+"""`compactor blocks plan` as a user meets it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from compaction.blocks.model import SECOND
 from compaction.cli.main import main
 from support.blocks.block_commands import BlockCommands, block, in_folder, policy_file
 from support.blocks.blocks import parquet, rows
-
-# `compactor blocks plan` as a user meets it.
 
 
 def test_what_is_due_is_planned_and_the_rest_has_a_reason(blocks: BlockCommands) -> None:
@@ -222,6 +220,9 @@ def test_a_sort_key_is_names_of_columns_each_once(blocks: BlockCommands, text: s
     result = blocks.run("compact", "--sort-key", text)
     assert result.exit_code == 2
     assert "such as series,ts" in result.stderr
+
+
+# `compactor blocks inspect` says why this very block is not merged.
 
 
 def why(blocks: BlockCommands, number: int, *args: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`compactor blocks inspect` of what waits, and `quarantine`, as a user meets them."""
+"""`compactor blocks register`, `list`, `inspect` and `verify` as a user meets them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from compaction.blocks.registration.foreign import assigned_id
 from compaction.storage.objects.store import ObjectStorage
 from support.blocks.block_commands import BlockCommands, block
 from support.blocks.blocks import parquet, rows
-
-# `compactor blocks register`, `list`, `inspect` and `verify` as a user meets them.
 
 
 def test_registered_blocks_are_listed_in_every_format(blocks: BlockCommands) -> None:
@@ -236,6 +234,9 @@ def test_a_mistyped_folder_does_not_become_a_store(blocks: BlockCommands, comman
     line = blocks.fails(*command, "--store", tmp_path / "typo")
     assert "there is no index here" in line
     assert not (tmp_path / "typo").exists()
+
+
+# `compactor blocks inspect` of what waits, and `quarantine`, as a user meets them.
 
 
 def test_debt_is_told_by_level_and_tenant(blocks: BlockCommands) -> None:

@@ -1,4 +1,4 @@
-"""`compactor blocks rebuild-index` as a user meets it."""
+"""`compactor blocks register` on folders as other programs leave them: what it takes, what it refuses, what it says."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from support.blocks.block_commands import BlockCommands, block, in_folder
 from support.blocks.block_histories import attempt
 from support.blocks.block_stores import NOON
 from support.blocks.blocks import parquet, rows
-
-# `compactor blocks register` on folders as other programs leave them: what it takes, what it refuses, what it says.
 
 
 def test_files_of_a_table_are_named_by_folder_and_the_others_registered(blocks: BlockCommands) -> None:
@@ -180,6 +178,9 @@ def test_what_a_merge_drops_of_a_footer_is_said_at_registration(blocks: BlockCom
     assert "note: these files differ in the footer keys host: a merge of files that differ drops them" in result.stderr
     assert "unit" not in result.stderr
     assert "pandas" not in result.stderr
+
+
+# `compactor blocks rebuild-index` as a user meets it.
 
 
 def content(blocks: BlockCommands) -> RowFingerprint:

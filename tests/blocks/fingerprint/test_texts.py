@@ -1,4 +1,4 @@
-"""What was written is proved by reading it again."""
+"""Texts hashed many at once are hashed as each would be by itself, whatever lies beside it in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from compaction.blocks.fingerprint.proof import read_back, verify
 from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.fingerprint.values import SHORT, text_hashes
 from support.blocks.blocks import parquet_of
-
-# Texts hashed many at once are hashed as each would be by itself, whatever lies beside it in memory.
 
 ALL = (1 << 64) - 1
 FIRST = 0x9E3779B185EBCA87
@@ -93,6 +91,8 @@ def test_nothing_at_all() -> None:
     assert hashes_of(pa.array([], pa.string())) == []
     assert hashes_of(pa.array(["", ""])) == [by_itself(b"")] * 2
 
+
+# What was written is proved by reading it again.
 
 ROWS = pa.table({"service": ["a", "b", None], "value": [1.5, None, 2.0], "list": [[1], None, [2, 3]]})
 

@@ -1,4 +1,4 @@
-"""Read amplification, as the index knows it."""
+"""Claims: tokens that only grow, blocks that belong to one job, and jobs that are given up."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.model import BlockKey
 from compaction.errors import StaleTokenError
 from support.blocks.block_stores import NOON, SECOND, a_block, block_id, blocks_of, check, tables
-
-# Claims: tokens that only grow, blocks that belong to one job, and jobs that are given up.
 
 
 def _claim(index: IndexDatabase, job: str, token: int, *numbers: int, level: int | None = None) -> ClaimedJob:
@@ -214,6 +212,8 @@ def test_one_of_many_wins_each_token(index_url: str) -> None:
     check(database)
     database.close()
 
+
+# Read amplification, as the index knows it.
 
 HOUR = 3600 * SECOND
 BEGIN = NOON // HOUR * HOUR

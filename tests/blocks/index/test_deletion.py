@@ -1,8 +1,4 @@
-"""Retention: the scenarios R of docs/design/block-replace.md, and what it does to claimed blocks.
-
-There, a partition of six hours expires as a whole and a multi-tenant one is kept; here each block is looked at for
-itself and has one tenant. Rows where that makes a difference say so.
-"""
+"""What ends: tombstones until their deletion is confirmed, quarantine, orphans; nothing in use is ever deleted."""
 
 from __future__ import annotations
 
@@ -39,8 +35,6 @@ from compaction.blocks.index.tombstones import (
     would_expire,
 )
 from support.blocks.block_stores import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
-
-# What ends: tombstones until their deletion is confirmed, quarantine, orphans; nothing in use is ever deleted.
 
 GRACE = 600 * SECOND
 BAD = Fault("Corrupt", "page 7 of column value")
@@ -300,6 +294,11 @@ def test_jobs_are_remembered_as_long_as_asked(index: IndexDatabase) -> None:
     assert record is not None
     assert (record.receipt, record.sources) == ("{}", (block_id(1), block_id(2)))
 
+
+# Retention: the scenarios R of docs/design/block-replace.md, and what it does to claimed blocks.
+#
+# There, a partition of six hours expires as a whole and a multi-tenant one is kept; here each block is looked at for
+# itself and has one tenant. Rows where that makes a difference say so.
 
 HOUR: Final = 3600 * SECOND
 NOW: Final = NOON - NOON % (24 * HOUR)

@@ -1,4 +1,4 @@
-"""Whether somebody works on an open job: by its process where that can be seen, else by its silence."""
+"""Claims of local processes: who made them, their signs of life, and that nobody closes another one's claim."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ from compaction.errors import StaleTokenError
 from compaction.storage.errors import DatabaseUnavailableError
 from compaction.storage.opened import Holder, ThisProcess
 from support.blocks.block_stores import NOON, SECOND, block_id, blocks_of, check
-
-# Claims of local processes: who made them, their signs of life, and that nobody closes another one's claim.
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)
 OTHER = replace(ONE, id="other", pid=13)
@@ -148,6 +146,8 @@ def test_housekeeping_forgets_what_a_death_left(index: IndexDatabase) -> None:
     forget_jobs(index, before=2 * NOON)
     assert holders(index) == []
 
+
+# Whether somebody works on an open job: by its process where that can be seen, else by its silence.
 
 RUNNING = {12: "boot:100", 13: "boot:200"}
 LEASE = 60 * HOLDERS_SECOND

@@ -1,4 +1,4 @@
-"""Pages of a listing: together they are what was live at the first one, whatever happens between them."""
+"""Registration: all or nothing, once, in the queue from the same moment; what is listed and in which order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from compaction.blocks.index.tombstones import RetentionPeriods, confirm, due, e
 from compaction.blocks.model import Block, BlockKey, RowFingerprint
 from support.blocks.block_stores import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 from support.timing import seeds
-
-# Registration: all or nothing, once, in the queue from the same moment; what is listed and in which order.
 
 
 def test_a_block_is_live_and_queued_from_one_moment(index: IndexDatabase) -> None:
@@ -261,6 +259,9 @@ def test_many_register_the_same(index_url: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(results) == [block_id(1), block_id(2), block_id(3)]
+
+
+# Pages of a listing: together they are what was live at the first one, whatever happens between them.
 
 
 def test_pages_cover_the_listing(index: IndexDatabase) -> None:

@@ -1,4 +1,6 @@
-"""Connections and what is tried again: a database that is away, busy or closed to us; and secrets stay secrets."""
+"""The schema: made by migrations, equal to the tables in both databases, by many at once, and never by an older program
+over a newer one.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,6 @@ from compaction.blocks.store import VERSION_TABLE, BlockStore, BlockStoreConnect
 from compaction.storage.errors import DatabaseSchemaError, DatabaseUnavailableError
 from support.blocks.block_stores import IDENTITY, NOON, a_block, block_id, blocks_of, fill, output_of, read
 from tools.servers.postgres import PostgresServer
-
-# The schema: made by migrations, equal to the tables in both databases, by many at once, and never by an older
-# program over a newer one.
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -209,6 +208,9 @@ def test_an_index_of_an_older_program_is_brought_up_to_date(
         made = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one()
     assert made == NEWEST_SCHEMA
     database.close()
+
+
+# Connections and what is tried again: a database that is away, busy or closed to us; and secrets stay secrets.
 
 
 def test_a_change_waits_for_the_one_before_it(index: IndexDatabase) -> None:

@@ -1,4 +1,4 @@
-"""What readers of Arrow are told that the columns are: what the inputs say, and nothing else."""
+"""What a column means besides its bytes is in the output as it was in the sources, or nothing is written."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ from support.blocks.parquet_types import (
     typed_file,
     with_nodes,
 )
-
-# What a column means besides its bytes is in the output as it was in the sources, or nothing is written.
 
 APACHE: Final = Path("../shared/fixtures/parquet-testing/data")
 BY_KEY: Final = MergeSettings(sort_key=(KEY,))
@@ -390,6 +388,8 @@ def test_field_ids_stay_and_others_are_another_class(tmp_path: Path) -> None:
     with pytest.raises(SchemaConflictError, match="column x: 0 has int64 id 7, 1 has int64 without a logical type"):
         merge_of(data, typed_file({"x": (pa.array(range(60)), {})}))
 
+
+# What readers of Arrow are told that the columns are: what the inputs say, and nothing else.
 
 ARROW_SCHEMA = b"ARROW:schema"
 

@@ -1,8 +1,4 @@
-"""The configured limit against what the operating system counts: a merge of far more data than it may hold.
-
-test_kernel.py measures Arrow's pool, which is most of it. Here is everything: numpy's arrays, codecs, what allocators
-keep. Besides its limit a merge takes a fixed amount (`OWN_MEMORY`), whatever the limit and the inputs.
-"""
+"""Which runs are spilled so that all can be merged at once: no more than must be, always neighbours, always an end."""
 
 from __future__ import annotations
 
@@ -36,8 +32,6 @@ from support.blocks.block_engines import KEY as RESIDENT_MEMORY_KEY
 from support.blocks.block_engines import generate
 from support.blocks.block_shapes import KEY, Arrangement
 from support.timing import at_depth
-
-# Which runs are spilled so that all can be merged at once: no more than must be, always neighbours, always an end.
 
 MIB = 1 << 20
 PAGES = 100
@@ -304,6 +298,11 @@ def weight_of(run: Run) -> int:
     assert isinstance(run, Counted)
     return run.weight
 
+
+# The configured limit against what the operating system counts: a merge of far more data than it may hold.
+#
+# test_kernel.py measures Arrow's pool, which is most of it. Here is everything: numpy's arrays, codecs, what
+# allocators keep. Besides its limit a merge takes a fixed amount (`OWN_MEMORY`), whatever the limit and the inputs.
 
 TESTS = Path(__file__).resolve().parents[2]
 FILES, ROWS = 24, 100_000

@@ -1,6 +1,4 @@
-"""Inputs in no order: as many rows as there is room for are sorted and stay in memory, the others are spilled; of very
-many all are.
-"""
+"""The merge equals a plain-Python model: for any schema, key, nulls, duplicates, row groups and batch sizes."""
 
 from __future__ import annotations
 
@@ -33,8 +31,6 @@ from compaction.blocks.merge.kernel import WHOLE, key_ranges, merge
 from compaction.blocks.merge.sorting import sorted_rows
 from support.blocks.blocks import Row, block, keep_last, merged, order_of, parquet_of, shown, table_of
 from support.timing import examples
-
-# The merge equals a plain-Python model: for any schema, key, nulls, duplicates, row groups and batch sizes.
 
 BASE = datetime.datetime(2026, 1, 1, tzinfo=ZoneInfo("UTC"))
 WORDS = st.sampled_from(["", "a", "b", "ab", "é", "z" * 40, "\x00", "\U0001f600", "\uffff"])
@@ -251,6 +247,10 @@ def test_few_large_row_groups_are_cut_too(files: list[tuple[int, int, int]], par
 def test_without_statistics_there_is_one_part() -> None:
     data = parquet_of(pa.table({"key": [1, 2, 3]}), key=["key"], write_statistics=False)
     assert key_ranges([read_footer(block(data), ["key"])], "key", parts=4) == (WHOLE,)
+
+
+# Inputs in no order: as many rows as there is room for are sorted and stay in memory, the others are spilled; of very
+# many all are.
 
 
 @pytest.mark.parametrize(("megabytes", "held"), [(4, True), (24, False)])

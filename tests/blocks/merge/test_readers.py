@@ -1,4 +1,7 @@
-"""An output is never larger than what DuckDB makes of the same blocks with zstd, on any shape of data."""
+"""What comes out of a merge is read by others, every type and every encoding, value by value.
+
+Spark reads the same files in tests/rewrite/spark/test_blocks.py.
+"""
 
 from __future__ import annotations
 
@@ -321,6 +324,9 @@ def test_an_extension_type_over_other_storage_is_read_by_its_texts() -> None:
     merged = merge([block(parquet_of(table, key=("k",))) for table in tables], sink, MergeSettings(sort_key=("k",)))
     assert merged.read == fingerprint(tables[0]) + fingerprint(tables[1])
     assert read_back("output", lambda: io.BytesIO(sink.getvalue())) == merged.read
+
+
+# An output is never larger than what DuckDB makes of the same blocks with zstd, on any shape of data.
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,4 +1,4 @@
-"""Debt of block stores, and what is left of a batch that was put apart."""
+"""Tenants take turns; names and ids are the same for the same sources."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from compaction.core.planning.candidates import Candidate, GroupCandidate
 from compaction.core.planning.debt import Conflict, ScanResult, TenantDebt, UnofferedDebt, debt_of, total_debt
 from compaction.core.planning.planner import JobInventory, PlanLimits, Planner, PlanTrigger
 from compaction.core.reconcile.status.summary import store_figures
-
-# Tenants take turns; names and ids are the same for the same sources.
 
 
 def tenants(queue: BlockQueue, **more: object) -> str:
@@ -130,6 +128,8 @@ def test_a_late_block_takes_its_place() -> None:
     queue.push(block(2))
     assert [ids(batch) for batch in queue.ready(10)] == [("1", "2", "3")]
 
+
+# Debt of block stores, and what is left of a batch that was put apart.
 
 NOW = 1000.0
 

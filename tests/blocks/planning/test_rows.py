@@ -1,4 +1,15 @@
-"""What is kept apart by schemas, and what a queue holds: said as of the last look, from batches and jobs alike."""
+"""The planner's scenarios of docs/design/blocks.md, row by row, with our outcome where it differs by design.
+
+The differences:
+
+* Batches become ready by their timers, not by the next push on the level (P8, P16).
+* A hole is filled from what came behind it: batches depend on what waits, not on what was here before (P6, P11).
+* Tenants take turns inside a level (P2). Within a tenant the order is that of the reference.
+* Windows of time are aligned, and are about the data, not about when a block was made (P9).
+* Limits of bytes belong to each level, also to level 0; a block that is large enough skips the level (P25).
+* Names are made by the planner that all stores share. What rows say about stores and metrics (P18 to P23) belongs to
+  the index: here it is that the queue is filled again in any order of calls and counts what it has.
+"""
 
 from __future__ import annotations
 
@@ -366,6 +377,9 @@ def test_they_are_in_no_conflict_of_schemas() -> None:
     queue = queue_of(empty(1), block(2, schema="a"), rules=RULES)
     queue.advance(10.0)
     assert kept_apart(queue) == ()
+
+
+# What is kept apart by schemas, and what a queue holds: said as of the last look, from batches and jobs alike.
 
 
 def of(schemas: str, *, key: str = "A0", start: int = 0, **more: int) -> list[QueuedBlock]:

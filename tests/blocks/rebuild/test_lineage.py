@@ -1,6 +1,4 @@
-"""Random histories of a real store: real objects and footers, the real index, sweep and collector. At any moment the
-index is lost, and what is made anew gives readers the rows they saw. `test_lineage` tries many more, of plain sets.
-"""
+"""What lives is told from what blocks say of each other: after any history, readers find the rows they saw before."""
 
 from __future__ import annotations
 
@@ -28,8 +26,6 @@ from support.blocks.block_histories import Attempt, attempt
 from support.blocks.block_stores import NOON, SECOND, check, content, fill
 from support.faults.store_faults import DAY, Aging, Death, DyingStore
 from support.timing import seeds
-
-# What lives is told from what blocks say of each other: after any history, readers find the rows they saw before.
 
 WORLDS = 150
 STEPS = 60
@@ -174,6 +170,9 @@ def test_a_large_puzzle_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sorted(block.split(".")[0] for block in verdict.live)
     assert rows in (["across"], sorted([*(f"o{batch}" for batch in range(20)), "x"]))
 
+
+# Random histories of a real store: real objects and footers, the real index, sweep and collector. At any moment the
+# index is lost, and what is made anew gives readers the rows they saw. `test_lineage` tries many more, of plain sets.
 
 HISTORY_STEPS = 40
 LATER = 1_795_000_000 * SECOND

@@ -1,4 +1,4 @@
-"""A merge of blocks through an engine: ranges as tasks, uploads, proof, and what becomes of failures."""
+"""From the spec of a BlockRewrite job to what is merged, and who runs which kind of job."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from support.blocks.block_stores import a_block, fill
 from support.blocks.blocks import claim, job_of, parquet_of, secrets_of
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec
-
-# From the spec of a BlockRewrite job to what is merged, and who runs which kind of job.
 
 
 def spec_of(**spec: Any) -> CompactionJobSpec:
@@ -160,6 +158,8 @@ def test_the_order_brings_rows_of_one_key_together() -> None:
     assert sort_key([BY_SERVICE], deduplicate_by=("time",)) == ("time",)
     assert sort_key([BY_NOTHING], deduplicate_by=("id", "time")) == ("id", "time")
 
+
+# A merge of blocks through an engine: ranges as tasks, uploads, proof, and what becomes of failures.
 
 KEY = ("service", "time")
 

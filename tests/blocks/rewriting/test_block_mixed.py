@@ -1,4 +1,4 @@
-"""The order of what a merge writes: that of the sources, or the one that was asked for; declared in its footer."""
+"""Sources that differ from each other, and objects that others meddle with: what comes out is exactly the rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.blocks.block_stores import block_id, content, fill, read, upload
 from support.blocks.blocks import assert_tidy, claim, clean, job_of, orphans, parquet, rows, run
 from support.processes.worker_ports import FakeLease, ThreadEngine
-
-# Sources that differ from each other, and objects that others meddle with: what comes out is exactly the rows.
 
 
 def test_sources_of_several_orders(
@@ -139,6 +137,8 @@ def test_blocks_that_lie_elsewhere(
     left = {info.path for info in block_store.objects.list("lake")} | {made.path}
     assert left == {block.path for block in block_store.live().blocks}
 
+
+# The order of what a merge writes: that of the sources, or the one that was asked for; declared in its footer.
 
 SERVICE_TIME = ("service", "time")
 

@@ -1,4 +1,7 @@
-"""What docs/block-ingest.md shows works as it is written."""
+"""The OpenAPI document says what the handlers do: the same routes, requests, answers and refusals.
+
+Every answer that any test of this folder gets is held against it (support.stores.ingest); here the other direction.
+"""
 
 from __future__ import annotations
 
@@ -209,6 +212,8 @@ def test_metrics_count_requests_and_blocks(endpoint: Endpoint, store: BlockStore
     ):
         assert line in text.splitlines(), line
 
+
+# What docs/block-ingest.md shows works as it is written.
 
 PAGE = (ROOT / "docs" / "block-ingest.md").read_text()
 

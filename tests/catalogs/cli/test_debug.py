@@ -1,4 +1,4 @@
-"""`compactor catalogs debug decode`."""
+"""`compactor catalogs debug replay`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import pytest
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.replay.replaying import replay
 from compaction.cli.main import main
-
-# `compactor catalogs debug replay`.
 
 SEEDS = [11, 14]
 Records = list[Any]
@@ -223,6 +221,8 @@ def test_a_damaged_archive_is_named(
     assert main(["catalogs", "debug", "replay", str(tmp_path / "absent")]) == 1
     assert "absent: No such file" in capsys.readouterr().err
 
+
+# `compactor catalogs debug decode`.
 
 DROPS = "02001100030265030500039d9d83e9010500039e9d83e901"
 """Two tables dropped: protocol 2, version 1, delay 100."""

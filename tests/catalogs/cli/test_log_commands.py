@@ -1,4 +1,4 @@
-"""`compactor catalogs repair` on a real etcd: a version that no process reads is stepped over, on request only."""
+"""`compactor catalogs apply`, `list`, `inspect` and `diff` on a real etcd."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from compaction.catalogs.model.descriptors import ColumnType, Constant, Date, Ta
 from compaction.catalogs.model.entries import NewColumnsEntry, VersionedUpdate
 from compaction.cli.main import main
 from support.catalogs.etcd_members import EtcdStore, Members
-
-# `compactor catalogs apply`, `list`, `inspect` and `diff` on a real etcd.
 
 DDL = """
 - type: CREATE_ZONE
@@ -201,6 +199,8 @@ def test_an_etcd_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     assert "https://host:port" in err
 
+
+# `compactor catalogs repair` on a real etcd: a version that no process reads is stepped over, on request only.
 
 STAMP = b"w" * 16
 DAYLESS = NewColumnsEntry(

@@ -1,4 +1,4 @@
-"""`compactor catalogs serve` as a process, and `compactor catalogs debug conformance` against it and what is broken."""
+"""`compactor catalogs plan` and `compact`, on a real etcd and a served participant."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from support.catalogs.participants import answer, participant, raw_server, says
 from support.catalogs.rounds import THREE_NAMES
 from support.clocks import eventually
 from support.endpoints import SECRET, Endpoint, serving_process
-
-# `compactor catalogs plan` and `compact`, on a real etcd and a served participant.
 
 NOW = ("--data-availability", "0s", "--max-clock-skew", "1ms")
 
@@ -205,6 +203,9 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], secret: Path) -> None:
     for args, word in wrong:
         code, said = shown(capsys, *map(str, args))
         assert (code, word in said) == (2, True), (args, said)
+
+
+# `compactor catalogs serve` as a process, and `compactor catalogs debug conformance` against it and what is broken.
 
 
 @pytest.fixture

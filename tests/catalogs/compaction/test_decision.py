@@ -1,4 +1,4 @@
-"""Triggers, the two processes side by side, the coordinator's watermark and token."""
+"""The version to cut to, as a table: the one before the version that is active at the required time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ from compaction.catalogs.model.descriptors import MINIMUM, hybrid, later
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.participants.reports import Cause, PartitionReport, Rebalance, Report, Role
 from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, table, timeline
-
-# The version to cut to, as a table: the one before the version that is active at the required time.
 
 WHOLE = timeline(10, 20, 30, 40)
 AFTER_2 = CatalogHistory(list(WHOLE)[1:])
@@ -312,6 +310,8 @@ def test_without_participants_there_is_nothing_to_propagate_whatever_is_expected
         assert isinstance(found, Finding)
         assert found.reason is reason
 
+
+# Triggers, the two processes side by side, the coordinator's watermark and token.
 
 RULE = WatermarkRule(update_interval=300_000, data_availability=600_000, max_skew=500)
 

@@ -1,4 +1,4 @@
-"""Declared assignments by zone: names are resolved in the history, ranges and entries add up."""
+"""Rounds of a catalog: triggers, the two processes ending apart, what the status says of each."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from compaction.catalogs.participants.reports import Cause
 from compaction.core.reconcile.observations import Moment
 from support.catalogs.rounds import Story, report
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator, kinds
-
-# Rounds of a catalog: triggers, the two processes ending apart, what the status says of each.
 
 
 def test_a_new_term_begins_a_round_at_once() -> None:
@@ -415,6 +413,9 @@ def test_a_deleted_catalog_is_forgotten() -> None:
     snapshot = CatalogSnapshot("ns", "orders", Moment(START, 0.0), None, "operator-0", 3)
     decision = reconcile(snapshot)
     assert (decision.forget, decision.tasks, decision.status) == (True, (), None)
+
+
+# Declared assignments by zone: names are resolved in the history, ranges and entries add up.
 
 
 def assigned(zone: str, *names: str, first: int = 0, last: int = 64_999) -> PartitionAssignment:

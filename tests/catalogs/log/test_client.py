@@ -1,4 +1,4 @@
-"""Certificates, users and tokens; and that a password is nowhere."""
+"""The client of etcd without an etcd: endpoints in turn, what a refusal means, forms of requests and answers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from support.catalogs.etcd_members import PASSWORD, QUICK, USER, Members, etcd_members, nameless, with_users
 from support.catalogs.logs import at, fill, until, update, versions, wait_for, watched
 from tools.servers.etcd import start_etcd
-
-# The client of etcd without an etcd: endpoints in turn, what a refusal means, forms of requests and answers.
 
 EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
 URLS = "http://a:1,http://b:2,http://c:3"
@@ -213,6 +211,8 @@ def test_a_closed_client_says_so() -> None:
     with pytest.raises(CatalogLogUnavailableError, match="the client is closed"):
         client.range(Get(b"k"))
 
+
+# Certificates, users and tokens; and that a password is nowhere.
 
 PREFIX = "/catalogs/orders"
 

@@ -1,4 +1,4 @@
-"""Timers and waits for a clock."""
+"""Hybrid clocks: later each time, whatever the source of milliseconds does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from compaction.catalogs.model.descriptors import MAX_LOGICAL, MAXIMUM, hybrid, 
 from support.catalogs.logs import START, ManualTime, Stage, stage, stamp
 from support.catalogs.memory_log import ListLog
 from support.catalogs.rounds import table
-
-# Hybrid clocks: later each time, whatever the source of milliseconds does.
 
 
 def test_a_timestamp_is_the_millisecond_and_a_counter() -> None:
@@ -196,6 +194,9 @@ def test_a_version_after_a_complete_time_is_applied() -> None:
     other.manager.execute(table("A"))
     assert one.manager.latest.version == 2
     assert one.reported == []
+
+
+# Timers and waits for a clock.
 
 
 def test_actions_run_in_the_order_of_their_time() -> None:

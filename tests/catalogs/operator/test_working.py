@@ -1,4 +1,4 @@
-"""What a Secret of a catalog is made into, before anything is connected to."""
+"""The work of rounds, one task at a time: what is found, read, saved and sent, and the reason of every failure."""
 
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ from compaction.storage.errors import SecretMissingError
 from support.catalogs.rounds import column, table
 from support.cluster.catalog_coordinator import MemoryLogs, NamedParticipants, ObjectsOf, pod
 from support.cluster.orders import catalog_object
-
-# The work of rounds, one task at a time: what is found, read, saved and sent, and the reason of every failure.
 
 NOW = hybrid(1_750_000_000_000)
 SECRETS = {
@@ -287,6 +285,8 @@ def test_every_error_of_the_log_has_a_reason() -> None:
     assert result.reason is Reason.LOG_CORRUPT
     assert "a gap" in result.message
 
+
+# What a Secret of a catalog is made into, before anything is connected to.
 
 SPEC = CatalogCompaction.from_object(catalog_object()).spec
 

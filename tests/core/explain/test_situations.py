@@ -1,4 +1,4 @@
-"""Who coordinates: the Lease of the namespace says, else any that leads; what is not known is not said."""
+"""What is said about whole situations: debt, running jobs, damage, and nobody there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from compaction.leases.record import Lease
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.scan.find import LogErrorReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
-
-# What is said about whole situations: debt, running jobs, damage, and nobody there.
 
 DEBT = {"bytes": 163 << 20, "sources": 40, "targets": 4}
 
@@ -261,6 +259,8 @@ def test_scans_that_are_not_recorded_are_said_to_be() -> None:
     recorded = "the last one that is recorded was 1m1s ago, those without news may not be"
     assert told.next[-1] == f"The store is scanned every 10s; {recorded}."
 
+
+# Who coordinates: the Lease of the namespace says, else any that leads; what is not known is not said.
 
 LEADS = lease_with(COORDINATOR_LEASE, holder="a")
 SILENT = lease_with(COORDINATOR_LEASE, holder="b", seconds=300)

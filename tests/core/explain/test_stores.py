@@ -1,4 +1,4 @@
-"""What `why` says about catalogs: every reason, every participant, and what happens next."""
+"""What is said of block stores: blocks, batches, tenants and readers instead of segments and logs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from support.cluster.manifests import (
     staging_job_object,
     staging_policy_object,
 )
-
-# What is said of block stores: blocks, batches, tenants and readers instead of segments and logs.
 
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,
@@ -207,6 +205,8 @@ def test_a_job_says_what_reads_cost_before_and_after() -> None:
         f"Before and after job new of {job.spec.target}: {CHANGED}"
     ]
 
+
+# What `why` says about catalogs: every reason, every participant, and what happens next.
 
 NAMES = Names("storage", catalog="orders")
 SETS = (Reason, CatalogReason)

@@ -1,4 +1,4 @@
-"""Sums of debt, speed and arrival; the state machine of a job."""
+"""Plans: deterministic, complete, within limits, and with a reason for everything left out."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from compaction.core.planning.planner import (
 from compaction.core.reconcile.jobs.job import TRANSITIONS, JobEvent, next_state
 from compaction.errors import IllegalTransitionError
 from compaction.segments.kind import tenant_of
-
-# Plans: deterministic, complete, within limits, and with a reason for everything left out.
 
 NOW = 10_000.0
 
@@ -332,6 +330,8 @@ def test_never_above_the_limit_and_never_idle_below_it(limit: int, size: int, pa
     assert len(result.jobs) == min(candidates, max(0, limit - before)), "room is used while there is work"
     assert len(result.jobs) + sum(out.count for out in result.left_out) == candidates, "what got no job has a reason"
 
+
+# Sums of debt, speed and arrival; the state machine of a job.
 
 ONE = Candidate(
     target="/ra/a",

@@ -1,4 +1,4 @@
-"""Shares of bytes per second: together never more than the limit, and little of it unused."""
+"""One limit for many: max-min fair, never above the limit, work conserving, in a stable order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.core.planning.scheduler import Grant, Rates, SharedDemand, share_of, share_out, shares, topped_up
-
-# One limit for many: max-min fair, never above the limit, work conserving, in a stable order.
 
 LIMITS = st.integers(0, 40)
 WANTS = st.lists(st.integers(0, 20), max_size=30)
@@ -88,6 +86,9 @@ def test_an_idle_worker_stays_until_somebody_lacks_it() -> None:
 
 def test_a_limit_lowered_below_what_is_held_is_given_back() -> None:
     assert share_out(1, [SharedDemand(2, 2), SharedDemand(2, 2)]) == (Grant(1, 1, 1), Grant(0, 0, 0))
+
+
+# Shares of bytes per second: together never more than the limit, and little of it unused.
 
 
 def rates_of(limit: int, granted: list[int], *, slots: int, ready: int) -> Rates:

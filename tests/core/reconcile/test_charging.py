@@ -1,4 +1,7 @@
-"""The column FAULTY, the metric and the alert count the same: parked jobs whose work was not planned again."""
+"""What is charged to a job and what is not: infrastructure that goes away is nobody's failure.
+
+The rules: docs/design/scheduling.md#attempts.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,6 @@ from compaction.kube.metrics.registry import Metrics
 from compaction.segments.reasons import SegmentReason
 from support.cluster.world import F, PlainCluster
 from support.timing import examples
-
-# What is charged to a job and what is not: infrastructure that goes away is nobody's failure.
-#
-# The rules: docs/design/scheduling.md#attempts.
 
 
 def assigned_world() -> tuple[PlainCluster, str]:
@@ -327,6 +326,8 @@ def test_the_age_of_a_wait_survives_other_reasons_and_a_job_in_doubt_is_not_acti
     assert status.waiting is not None
     assert (status.waiting.reason, status.waiting.since) == (WaitReason.STORE_ERROR, first.since)
 
+
+# The column FAULTY, the metric and the alert count the same: parked jobs whose work was not planned again.
 
 POLICY = CacheKey("ns", "logs")
 SEGMENT = "0000000000000001.segment"

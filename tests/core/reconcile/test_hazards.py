@@ -1,4 +1,4 @@
-"""Workers of another version than the operator: a condition and an Event say so, and jobs do not care."""
+"""What may happen to workers that run in pods: each thing that a cluster does to them, and what follows for jobs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from compaction.core.reconcile.workers.fleet import LAUNCH_TIMEOUT, STUCK_AFTER,
 from compaction.kube.gather import LONGEST_VERSION, worker_lease
 from compaction.leases.record import LeaseObserver
 from support.cluster.world import PlainCluster, SimWorker
-
-# What may happen to workers that run in pods: each thing that a cluster does to them, and what follows for jobs.
 
 GIB = 1 << 30
 
@@ -221,6 +219,8 @@ def test_a_worker_disturbed_while_it_starts_is_no_failed_launch(ending: WorkerEn
     assert world.memory.workers.failures == 0
     assert len(world.workers) == 1, "the next one starts at once"
 
+
+# Workers of another version than the operator: a condition and an Event say so, and jobs do not care.
 
 SKEW = ConditionType.WORKER_VERSION_SKEW
 

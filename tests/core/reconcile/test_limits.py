@@ -1,4 +1,4 @@
-"""The ledger of the operator's limits: turns, restarts, and that nobody starves whatever the others do."""
+"""Limits met exactly: the last attempt, the last place in the queue, the renewal in the instant of expiry."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from compaction.core.reconcile.policy import reconcile
 from compaction.core.reconcile.shared_limits import SETTLING, TURN, SharedLimits
 from support.cluster.world import PlainCluster
 from support.timing import examples
-
-# Limits met exactly: the last attempt, the last place in the queue, the renewal in the instant of expiry.
 
 LEASE = 15.0
 
@@ -237,6 +235,8 @@ def test_a_worker_that_waits_for_room_is_given_back_first() -> None:
     assert pending not in world.workers
     assert len(world.in_state(JobState.IN_PROGRESS)) == 1
 
+
+# The ledger of the operator's limits: turns, restarts, and that nobody starves whatever the others do.
 
 Key = tuple[str, str]
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")

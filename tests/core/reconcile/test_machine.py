@@ -1,6 +1,6 @@
-"""Any order of arrivals, attempts, losses and crashes of the coordinator: no block is in two jobs, and no row is lost.
+"""Random histories of a policy: workers die, renew, report late or wrongly; the coordinator dies at any micro-step.
 
-Sizes stand for rows: what is made of blocks has the sum of theirs.
+After every step the store's invariants hold; at the end of a fair run every job has ended and the totals are exact.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from compaction.core.reconcile.timing import OpenWindow, window_state
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import Crash, P, PlainCluster
 from support.timing import examples
-
-# Random histories of a policy: workers die, renew, report late or wrongly; the coordinator dies at any micro-step.
-#
-# After every step the store's invariants hold; at the end of a fair run every job has ended and the totals are exact.
 
 BYTES_PER_SECOND = 90
 EVERY_OTHER_MINUTE = {"schedule": "*/2 * * * *", "duration": "1m"}
@@ -193,6 +189,10 @@ class ReconcileMachine(RuleBasedStateMachine):
 ReconcileMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestReconcileMachine = ReconcileMachine.TestCase
 
+
+# Any order of arrivals, attempts, losses and crashes of the coordinator: no block is in two jobs, and no row is lost.
+#
+# Sizes stand for rows: what is made of blocks has the sum of theirs.
 
 STEPS = (
     *("arrive", "arrive", "look", "look", "look", "wait"),

@@ -1,4 +1,4 @@
-"""Bytes per second that end with a job go to those that run on: never above the limit, and little of it lies idle."""
+"""limits.bytesPerSecond: each job gets a share, together they never have more, and who waits says why."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from compaction.errors import ApiUnavailableError
 from support.cluster.executed import WorldObjects
 from support.cluster.world import PlainCluster
 from support.timing import seeds
-
-# limits.bytesPerSecond: each job gets a share, together they never have more, and who waits says why.
 
 LIMIT = 1000
 
@@ -151,6 +149,8 @@ def test_the_end_that_is_told_is_no_earlier_than_the_limit_allows() -> None:
     assert world.status.eta_seconds is not None
     assert world.status.eta_seconds >= 5 * 50 * 3 / 10
 
+
+# Bytes per second that end with a job go to those that run on: never above the limit, and little of it lies idle.
 
 LEASE = 15
 RENEWAL = LEASE / 3

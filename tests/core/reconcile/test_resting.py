@@ -1,4 +1,4 @@
-"""Two policies over one store: who is older, what overlaps, and what the younger one does not do."""
+"""A policy rests when deciding again decides nothing; `PlainCluster` holds every rest of every test here to that."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from compaction.core.reconcile.observations import Allowance, OperatorLimits
 from compaction.core.reconcile.status.summary import LAZY_GAP
 from compaction.core.reconcile.store_work import LONGEST_PAUSE, Claimant, older_owner, pause, said, share_a_store
 from support.cluster.world import PlainCluster
-
-# A policy rests when deciding again decides nothing; `PlainCluster` holds every rest of every test here to that.
 
 CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}
 NO_WORKER = Allowance(OperatorLimits(max_workers=8), workers=Grant(0, 0, 0))
@@ -168,6 +166,9 @@ def test_a_reading_says_the_same_whenever_it_was_made_and_nothing_else() -> None
         replace(second, generation=second.generation + 1),
     ):
         assert not changed.says_the_same(first), changed
+
+
+# Two policies over one store: who is older, what overlaps, and what the younger one does not do.
 
 
 def logs(root: str, include: tuple[str, ...] = ("**",), exclude: tuple[str, ...] = ()) -> dict[str, Any]:

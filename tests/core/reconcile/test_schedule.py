@@ -1,4 +1,4 @@
-"""A large plan is created in pieces, so that the first jobs run while the last ones are created."""
+"""Schedules and windows: plans at their times only, jobs started inside a window only, and every wait says so."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from compaction.core.reconcile.planning import replan
 from compaction.core.reconcile.policy import reconcile
 from core.reconcile.test_charging import run as run_jobs
 from support.cluster.world import PlainCluster
-
-# Schedules and windows: plans at their times only, jobs started inside a window only, and every wait says so.
 
 HOUR = 3600.0
 NIGHTLY = {"schedule": "0 2 * * *"}
@@ -270,6 +268,9 @@ def test_the_end_is_only_told_with_the_windows_in_mind() -> None:
     assert world.in_state(JobState.IN_PROGRESS) != []
     assert world.status.eta_seconds is not None
     assert world.status.eta_seconds > 20 * HOUR, "it goes on in the next night"
+
+
+# A large plan is created in pieces, so that the first jobs run while the last ones are created.
 
 
 @pytest.fixture

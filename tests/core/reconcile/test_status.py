@@ -1,4 +1,4 @@
-"""In every phase of their lives generic tools conclude the right thing about our kinds."""
+"""Events of a policy: once when somebody has to act, once for each other cause, and once when it is over."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from compaction.core.reconcile.policy import reconcile
 from compaction.segments.reasons import SegmentReason
 from support.cluster.explained import KStatus, kstatus
 from support.cluster.world import A, F, P, PlainCluster, S, U
-
-# Events of a policy: once when somebody has to act, once for each other cause, and once when it is over.
 
 GONE = TargetProblem("/ra", SegmentReason.ROOT_NOT_FOUND, "/ra does not exist: create it")
 DENIED = TargetProblem("/ra", PolicyReason.PERMISSION_DENIED, "/ra: permission denied")
@@ -86,6 +84,9 @@ def test_an_event_waits_for_the_status_that_says_it() -> None:
     assert decision.events == ()
     assert decision.policy_status is not None
     assert [event.reason for event in decision.policy_status.events] == ["RootNotFound"]
+
+
+# In every phase of their lives generic tools conclude the right thing about our kinds.
 
 
 def of_policy(world: PlainCluster) -> KStatus:

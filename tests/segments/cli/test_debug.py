@@ -1,4 +1,4 @@
-"""`compactor segments debug wal`: files, writers, records and damage of a write-ahead log, as a user sees them."""
+"""`compactor segments debug follow`, `verify --rules --while`, `verify` beside an owner that writes and a compactor."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from support.clocks import eventually
 from support.segments.log_owners import OwnerProcess, owner_process
 from support.segments.segment_logs import Run, varied_system, write_wal
 from support.timing import at_depth
-
-# `compactor segments debug follow`, `verify --rules --while`, `verify` beside an owner that writes and a compactor.
 
 SMALL = ("--wal-entries", "50", "--max-entries", "16", "--snapshot-grace", "0")
 
@@ -252,6 +250,9 @@ def test_a_file_that_cannot_be_read_is_a_line(run: Run, tmp_path: Path, damage: 
     (unreadable,) = [row for row in found if row["change"] == "Unreadable"]
     expected = "begins with" if damage == "header" else "nothing is read from offset 5 on: the checksum of index 65"
     assert expected in unreadable["detail"]
+
+
+# `compactor segments debug wal`: files, writers, records and damage of a write-ahead log, as a user sees them.
 
 
 @pytest.fixture

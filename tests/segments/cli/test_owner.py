@@ -1,4 +1,4 @@
-"""A snapshot that is written for a Ra server: it stays in its own cluster, and its machine in its version."""
+"""`compactor segments` beside a Ra server, and what it says of entries that are nowhere."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ from compaction.segments.system.system import LogSystem
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.segments.ra_owner import META, RaOwner, dets_header, killed, running, stopped
 from support.segments.segment_logs import VARIED_LIMITS, Run, compact_log, content, regular, write_wal
-
-# `compactor segments` beside a Ra server, and what it says of entries that are nowhere.
 
 
 @pytest.fixture
@@ -363,6 +361,8 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
     assert [log.path.name for log in found.logs] == ["b", "c"]
     assert [(error.path.name, "ZeroDivisionError" in error.message) for error in found.errors] == [("a", True)]
 
+
+# A snapshot that is written for a Ra server: it stays in its own cluster, and its machine in its version.
 
 VOTER = {etf.Atom("voter_status"): {etf.Atom("membership"): etf.Atom("voter")}}
 MEMBERS = {(etf.Atom("kv1"), etf.Atom(f"ra@host{number}")): VOTER for number in (1, 2, 3)}

@@ -1,4 +1,4 @@
-"""`compactor segments plan --clump` and `compact --clump` as a user meets them: plan, refusals, receipts."""
+"""`compactor segments plan`, `compact`, `sweep` as a user meets them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.segments.log_owners import live_payloads, under_the_maps
 from support.segments.segment_logs import Run, compact_log, content, regular
-
-# `compactor segments plan`, `compact`, `sweep` as a user meets them.
 
 
 @pytest.fixture
@@ -301,6 +299,9 @@ def test_the_owners_next_segment_does_not_stop_anything(run: Run, log: Path) -> 
     for command in ("inspect", "list", "plan", "compact", "sweep"):
         result = run(command, log)
         assert (result.exit_code, result.stderr) == (0, "")
+
+
+# `compactor segments plan --clump` and `compact --clump` as a user meets them: plan, refusals, receipts.
 
 
 @pytest.fixture

@@ -1,9 +1,4 @@
-"""Random lives of a key-value machine in a log that is clumped, compacted and swept, against a model: one dictionary.
-
-The owner writes, takes snapshots, stops and starts; its log is clumped while it is stopped (the process dies at any
-system call; somebody recovers the log then, or the owner simply starts), or by itself while it runs. After every step
-the owner finds every value.
-"""
+"""A running owner appends the copies itself: what it must answer, and what is noticed when it does not."""
 
 from __future__ import annotations
 
@@ -34,8 +29,6 @@ from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.segments.log_owners import KeyValueOwner, live_payloads, under_the_maps
 from support.segments.segment_logs import compact_log
 from support.timing import examples
-
-# A running owner appends the copies itself: what it must answer, and what is noticed when it does not.
 
 JOB = "online"
 SPARSE = tuple(range(3, 60, 5))
@@ -237,6 +230,12 @@ def test_a_damaged_entry_is_never_handed_over(owner: KeyValueOwner) -> None:
         _clump(owner)
     assert owner.last == last
 
+
+# Random lives of a key-value machine in a log that is clumped, compacted and swept, against a model: one dictionary.
+#
+# The owner writes, takes snapshots, stops and starts; its log is clumped while it is stopped (the process dies at any
+# system call; somebody recovers the log then, or the owner simply starts), or by itself while it runs. After every
+# step the owner finds every value.
 
 REQUESTS = st.builds(ClumpOptions, st.integers(2, 4), st.integers(1, 3), st.integers(20, 2000))
 

@@ -1,4 +1,4 @@
-"""The map for a log's owner: what is written is read, and whatever is damaged is refused by name."""
+"""Which runs are re-written, in what portions, and that every other one has a reason."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from support.segments.segment_logs import write_wal
 from support.timing import examples
-
-# Which runs are re-written, in what portions, and that every other one has a reason.
 
 REQUEST = ClumpOptions(shorter_than=3, min_ranges=1)
 
@@ -174,6 +172,8 @@ def test_every_run_is_moved_or_has_a_reason(
         assert len(part.old) <= limits.max_entries
         assert part.bytes <= limits.max_bytes
 
+
+# The map for a log's owner: what is written is read, and whatever is damaged is refused by name.
 
 RECEIPT = MoveReceipt(
     job="by-hand",

@@ -1,4 +1,4 @@
-"""Errors of the operating system as errors of ours: what was refused is said as it is."""
+"""The lock file against strange files under its name, against copies by hard link, and against its own deletion."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ from compaction.segments.generate import generate_log
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
-
-# The lock file against strange files under its name, against copies by hard link, and against its own deletion.
 
 
 def held_by(directory: Path, content: str | bytes) -> int:
@@ -220,6 +218,8 @@ def test_lock_and_fence_belong_to_whom_the_directory_belongs(tmp_path: Path, mod
         found = (log / name).stat()
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (uid, gid, written), name
 
+
+# Errors of the operating system as errors of ours: what was refused is said as it is.
 
 AS_NOBODY = """
 import os, sys

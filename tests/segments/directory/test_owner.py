@@ -1,4 +1,4 @@
-"""The logs of an owner that follows compactions are compacted while it runs; of any other evidence, none counts."""
+"""The logs of a Ra server that is not known to be stopped stay as they are, whoever wants to compact them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ from compaction.segments.store import SegmentLogStore
 from compaction.segments.system.system import LogSystem
 from support.segments.ra_owner import META, WAL, dets_header, killed, running, stopped
 from support.segments.segment_logs import content, leftovers, regular, write_wal
-
-# The logs of a Ra server that is not known to be stopped stay as they are, whoever wants to compact them.
 
 DATA = Path("/data")
 
@@ -281,6 +279,8 @@ def test_missing_entries_are_an_error_where_no_write_ahead_log_holds_them(holey:
     assert found.errors == ()
     assert [item.missing.entries for item in found.logs] == [0]
 
+
+# The logs of an owner that follows compactions are compacted while it runs; of any other evidence, none counts.
 
 WAIT = 120.0
 

@@ -1,4 +1,4 @@
-"""The external term subset: known bytes, round trips, hostile bytes."""
+"""Everything Ra wrote is read as Ra reads it, and written again to the same bytes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from compaction.segments.model import SegmentIndex
 from compaction.segments.reading.reader import SegmentFile
 from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.snapshot.live_indexes import LiveSet, decode_indexes, encode_indexes
-
-# Everything Ra wrote is read as Ra reads it, and written again to the same bytes.
 
 Manifest = Callable[[str], dict[str, Any]]
 Restored = Callable[[str, list[dict[str, Any]]], Path]
@@ -255,6 +253,8 @@ def test_random_histories_are_written_to_ras_bytes(manifest: Manifest, tmp_path:
                     compared += 1
     assert compared > 1000
 
+
+# The external term subset: known bytes, round trips, hostile bytes.
 
 # As erlang:term_to_binary/1 of OTP 27 writes them.
 KNOWN: list[tuple[Term, str]] = [

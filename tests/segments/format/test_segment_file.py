@@ -1,4 +1,4 @@
-"""The appender: full rule, bytes, continuing what is there."""
+"""Segment files byte by byte: golden files, every way a file can be wrong, and the overwrite rule."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from compaction.segments.format.segment_file import (
 from compaction.segments.model import FileIdentity, SegmentIndex, effective_records, segment_name, segment_number
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
-
-# Segment files byte by byte: golden files, every way a file can be wrong, and the overwrite rule.
 
 # First two records of a version 1 segment continued by Ra 3.1.10 (max_count 64, first entry index 10, term 2).
 RA_V1_HEAD = bytes.fromhex(
@@ -234,6 +232,9 @@ def test_any_bytes_give_a_segment_or_a_named_error(data: bytes, prefix: bytes) -
         assert segment.data_bytes >= 0
         assert segment.last >= -1
         assert segment.inside.shape == segment.effective.shape == segment.idx.shape
+
+
+# The appender: full rule, bytes, continuing what is there.
 
 
 def test_bytes_of_a_small_segment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Messages of an installation as bytes: all kinds there and back, every damage found, sizes bounded."""
+"""Both sides of an installation as pure state machines: every message, in every order, at every place."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ from compaction.segments.install.sender import (
 from compaction.segments.memtable import LogEntry
 from compaction.segments.snapshot.live_indexes import LiveSet
 from fuzz.install_targets import MESSAGES
-
-# Both sides of an installation as pure state machines: every message, in every order, at every place.
 
 OFFER = Offer(2, 7, index=1777, snapshot_term=1, indexes_bytes=4, data_bytes=6)
 LIVE = LiveSet.from_indexes([100, 600, 1200, 1777])
@@ -290,6 +288,9 @@ def test_a_receiver_that_was_restarted_does_not_know_the_transfer() -> None:
         assert after.term == 2
         assert outputs == (receiving.AdoptTerm(2), Refused(2, 7, Refusal.UNKNOWN_TRANSFER))
     assert receiving.step(replace(state, term=2), Cancel(2, 7))[1] == ()
+
+
+# Messages of an installation as bytes: all kinds there and back, every damage found, sizes bounded.
 
 
 def test_each_message_is_read_as_it_was_sent_and_no_change_of_it_is_missed() -> None:

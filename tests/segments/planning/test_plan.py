@@ -1,8 +1,4 @@
-"""A machine lost its power during a flush: half an index slot in the newest segment names an index far below its own.
-
-Until the owner has cleared it, it hides from every reader what lies above that index. Nothing may be given up, and
-nothing rewritten, by what such a log seems to be.
-"""
+"""The planner's rules, one by one (docs/design/segment-planning.md)."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.rules import CompactionFacts, Due, DueRules, due, seconds_left
 from support.segments.segment_logs import VARIED_LIMITS, varied_log
-
-# The planner's rules, one by one (docs/design/segment-planning.md).
 
 
 def n(name: str) -> int:
@@ -246,6 +240,11 @@ def test_facts_are_of_what_may_be_compacted(tmp_path: Path) -> None:
     assert due(facts, DueRules(live_share=0.5), compacted_at=0, now=0) is Due.SPARSE
     assert plan_log(log, SegmentLimits(max_entries=1)).debt_segments < plan.debt_segments
 
+
+# A machine lost its power during a flush: half an index slot in the newest segment names an index far below its own.
+#
+# Until the owner has cleared it, it hides from every reader what lies above that index. Nothing may be given up, and
+# nothing rewritten, by what such a log seems to be.
 
 LIVE = LiveSet.parse("2,11,19")
 

@@ -1,4 +1,4 @@
-"""A segment that grows while it is read: its slots are copied into the file after its data, and not at one moment."""
+"""A log that its owner and compactions change while it is looked at: new segments, growing ones, long scans."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
 from support.segments.segment_logs import content
-
-# A log that its owner and compactions change while it is looked at: new segments, growing ones, long scans.
 
 LIVE = LiveSet.parse("1,9,17,25,33,41,49,57")
 LIMITS = SegmentLimits(max_sources=2)
@@ -247,6 +245,8 @@ def test_a_source_that_another_job_compacted_since_the_look_is_not_cut_to_its_ol
         )
     assert content(log) == before
 
+
+# A segment that grows while it is read: its slots are copied into the file after its data, and not at one moment.
 
 SLOT = SLOT_BYTES[2]
 PARTS = (8, 16, 24)

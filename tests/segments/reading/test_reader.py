@@ -1,4 +1,4 @@
-"""Many payloads at once: what is read, how it is laid side by side, and its checksums, against the obvious way."""
+"""Reading: checks, coalescing, fingerprints, generated logs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from compaction.segments.reading.reader import (
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import newest_snapshot
 from support.timing import examples
-
-# Reading: checks, coalescing, fingerprints, generated logs.
 
 
 @pytest.fixture
@@ -247,6 +245,8 @@ def test_generator_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidEntryError, match="record 9"):
         corrupt_entry(tmp_path, segment=1, record=9)
 
+
+# Many payloads at once: what is read, how it is laid side by side, and its checksums, against the obvious way.
 
 FILE = bytes(index * 7 % 251 for index in range(600))
 SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), max_size=25)

@@ -1,4 +1,4 @@
-"""A job on a log whose owner follows compactions and goes on writing, taking snapshots and deleting beside it."""
+"""A SegmentRewrite job with a clump request on real directories: what is committed, refused, resumed and reported."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ from compaction.worker.errors import LeaseLostError
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.segments.log_owners import live_payloads, under_the_maps
 from support.segments.segment_logs import leftovers
-
-# A SegmentRewrite job with a clump request on real directories: what is committed, refused, resumed and reported.
 
 MakeLog = Callable[..., Path]
 # 192 entries are live, every third one: five new segments.
@@ -187,6 +185,8 @@ def test_an_attempt_that_is_replaced_while_it_commits(log: Path, engine: ThreadE
     assert under_the_maps(log, before) == before
     assert leftovers(log) == []
 
+
+# A job on a log whose owner follows compactions and goes on writing, taking snapshots and deleting beside it.
 
 WAIT = 120.0
 

@@ -1,4 +1,4 @@
-"""What is written is read back: whatever is wrong with an output, and however it came to be, it is thrown away."""
+"""Many groups of one log in one process: side by side, committed as they come, each by itself."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from compaction.segments.rewriting.kernel import partial_file
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from support.segments.segment_logs import content, leftovers
-
-# Many groups of one log in one process: side by side, committed as they come, each by itself.
 
 LIMITS = SegmentLimits(max_entries=64)
 JOB = "job"
@@ -246,6 +244,8 @@ def commit_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(compact.commit, "commit_groups", counted)
     return sizes
 
+
+# What is written is read back: whatever is wrong with an output, and however it came to be, it is thrown away.
 
 SLOT = SLOT_BYTES[2]
 

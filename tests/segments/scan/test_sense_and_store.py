@@ -1,4 +1,4 @@
-"""Patterns of log directories: what they match, and that no pattern takes long."""
+"""Finding logs, naming what cannot be looked at, and a whole job through the facade."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from compaction.segments.store import SegmentLogStore
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from support.segments.segment_logs import content, leftovers
-
-# Finding logs, naming what cannot be looked at, and a whole job through the facade.
 
 
 def make(path: Path, **more: object) -> Path:
@@ -320,6 +318,9 @@ def test_a_log_on_which_the_code_fails_never_hides_its_siblings(root: Path, monk
     (error,) = result.errors
     assert (error.path.name, error.reason) == ("b", LogErrorReason.LOG_INVALID)
     assert "an unexpected IndexError at segments/scan/sense.py:" in error.message
+
+
+# Patterns of log directories: what they match, and that no pattern takes long.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Snapshots that change while somebody looks, that are symbolic links, and what TreatAsEmpty may and may not mean."""
+"""Snapshot directories: what is valid, which one counts, what is unknown."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ from compaction.segments.snapshot.directories import (
     write_snapshot,
 )
 from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
-
-# Snapshot directories: what is valid, which one counts, what is unknown.
 
 # snapshot.dat written by Ra 3.1.10: index 1714, term 4, one member, state {fixture_state, 1714}.
 RA_SNAPSHOT = bytes.fromhex(
@@ -190,6 +188,8 @@ def test_any_bytes_give_a_snapshot_or_a_named_error(tmp_path_factory: pytest.Tem
         with suppress(CorruptSnapshotError):
             read_snapshot_meta(path)
 
+
+# Snapshots that change while somebody looks, that are symbolic links, and what TreatAsEmpty may and may not mean.
 
 RACED = LiveSet.parse("1,9,17")
 EMPTY = IndexesMissing.TREAT_AS_EMPTY

@@ -1,4 +1,4 @@
-"""Sparse live entries of a log that its owner writes are appended once more at its head, and the old ones die."""
+"""A log that is compacted by others while it is read and written: it follows by names and inodes, without a notice."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.segment_changes import SegmentChanges
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer import NewSegments
-
-# A log that is compacted by others while it is read and written: it follows by names and inodes, without a notice.
 
 WAIT = 120.0
 LIMITS = SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(phase_one=False))
@@ -205,6 +203,8 @@ def test_who_listens_cannot_stop_the_log(tmp_path: Path, caplog: pytest.LogCaptu
         assert log.read([1, 2]) == entries(1, 2)
     assert "the listener has a defect" in caplog.text
 
+
+# Sparse live entries of a log that its owner writes are appended once more at its head, and the old ones die.
 
 OPTIONS = ClumpOptions(shorter_than=3, min_ranges=2)
 CLUMP_LIMITS = SegmentLimits(max_entries=64)

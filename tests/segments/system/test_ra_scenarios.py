@@ -1,4 +1,9 @@
-"""Logs that Ra wrote are opened, read, continued and snapshotted; all of it decodes as before, and as Ra's own."""
+"""What Ra's suites check of a log's own side, on real systems: a test for each line.
+
+ra_log_wal, ra_log_segment_writer, ra_log_2, ra_snapshot, ra_log_segments and ra_kv. Those about installations are in
+`install/test_ra_scenarios.py`; those about sequences (ra_seq) in `memtable/test_seq.py`; single segments, and what a
+crash in the middle of a compaction leaves, in `format` and `commit`.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +31,6 @@ from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.files import wal_files
 from compaction.segments.writer import NewSegments
 from support.segments.segment_logs import append_random_steps, live_set, wal_records
-
-# What Ra's suites check of a log's own side, on real systems: a test for each line.
-#
-# ra_log_wal, ra_log_segment_writer, ra_log_2, ra_snapshot, ra_log_segments and ra_kv. Those about installations are
-# in `install/test_ra_scenarios.py`; those about sequences (ra_seq) in `memtable/test_seq.py`; single segments, and
-# what a crash in the middle of a compaction leaves, in `format` and `commit`.
 
 WAIT = 120.0
 STATE = b"\x83j"
@@ -313,6 +312,8 @@ def test_one_key_is_overwritten_ten_thousand_times(opened: Opened) -> None:
     flush(system)
     assert len(regular_segments(log.directory)) <= 6
 
+
+# Logs that Ra wrote are opened, read, continued and snapshotted; all of it decodes as before, and as Ra's own.
 
 Restore = Callable[[str, list[dict[str, Any]]], Path]
 Manifest = Callable[[str], dict[str, Any]]

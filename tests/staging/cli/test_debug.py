@@ -1,4 +1,4 @@
-"""`compactor staging debug sst`: ranges and metaranges as lines of JSON, and back."""
+"""`compactor staging debug exec`: one result for each operation, in order, whatever happens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from hypothesis import strategies as st
 from compaction.staging.cli.values import raw_value
 from staging.cli.test_maintenance import objects
 from support.staging.staging_repos import StagingCommands, in_folder
-
-# `compactor staging debug exec`: one result for each operation, in order, whatever happens.
 
 
 def main(op: str, **fields: Any) -> dict[str, Any]:
@@ -223,6 +221,9 @@ def test_a_history_shows_what_a_model_says(
     results = staging.exec([item for operation in history for item in (operation, listing)])
     found = [[(entry["key"], entry["value"]) for entry in result["entries"]] for result in results[1::2]]
     assert found == expected
+
+
+# `compactor staging debug sst`: ranges and metaranges as lines of JSON, and back.
 
 
 def encoded(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""How a staging area is named, and what happens when it is not there."""
+"""`compactor staging inspect`, `plan`, `compact`, `sweep` and `verify` as a user meets them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from compaction.staging.refs.names import COMMIT_KEYS
 from support.object_stores import S3
 from support.staging.staging_repos import REPOSITORY, StagingCommands
 from tools.servers.postgres import PostgresServer
-
-# `compactor staging inspect`, `plan`, `compact`, `sweep` and `verify` as a user meets them.
 
 
 @pytest.fixture
@@ -172,6 +170,9 @@ def test_verify_finds_rows_that_are_damaged_and_commits_that_say_something_else(
     missing = staged.run("verify").stderr
     assert f"error: branch main: its commit {head} does not exist" in missing
     assert f"error: tag v1: its commit {head} does not exist" in missing
+
+
+# How a staging area is named, and what happens when it is not there.
 
 
 def test_options_win_over_the_environment(staging: StagingCommands, tmp_path: Path) -> None:

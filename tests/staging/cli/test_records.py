@@ -1,4 +1,4 @@
-"""Repositories, branches, tags, commits, merges and resets on the command line."""
+"""`compactor staging put`, `rm`, `list` and `diff` as a user meets them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import yaml
 
 from compaction.staging.cli.values import raw_value
 from support.staging.staging_repos import StagingCommands
-
-# `compactor staging put`, `rm`, `list` and `diff` as a user meets them.
 
 
 def put_all(staging: StagingCommands, *keys: str, branch: str = "main") -> None:
@@ -174,6 +172,9 @@ def test_differences_say_what_is_uncommitted_and_how_references_differ(staging: 
     assert staging.fails("diff", "none") == 'error: branch "none" not found'
     assert staging.run("list", "etl", "b", "--stage-only").exit_code == 0
     assert staging.run("list", "main", "b", "--stage-only").exit_code == 1
+
+
+# Repositories, branches, tags, commits, merges and resets on the command line.
 
 
 def test_repositories_are_created_and_listed(staging: StagingCommands, tmp_path: Path) -> None:

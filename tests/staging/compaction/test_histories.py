@@ -1,4 +1,4 @@
-"""Writers at full speed while a branch is compacted, committed, refused and swept: no set and no deletion is lost."""
+"""Random histories of a branch against a model: writers, commits, resets, compactions and sweeps in any order."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.staging.staging_repos import DRAFT, SMALL_RANGES, StagingRepo, differences, framed
 from support.timing import at_depth, examples
-
-# Random histories of a branch against a model: writers, commits, resets, compactions and sweeps in any order.
 
 KEYS = st.sampled_from(["a", "a/1", "a/2", "b", "b/1", "c"])
 TEXTS = st.sampled_from(["1", "2", "3", "1#copied"])
@@ -210,6 +208,8 @@ def test_a_metarange_with_another_id_is_no_result(repo: StagingRepo, monkeypatch
     with pytest.raises(RewriteProofError, match="0" * 64):
         rewrite(repo.area, work_on("example", record, staged=True))
 
+
+# Writers at full speed while a branch is compacted, committed, refused and swept: no set and no deletion is lost.
 
 WRITERS = 4
 WRITES = at_depth(short=1600, deep=1_000_000)

@@ -1,4 +1,4 @@
-"""Uncommitted changes, and what differs between references: by identity, with a compacted base or without one."""
+"""Reading a branch: the staging token, the sealed ones from the newest on, the compacted base or the commit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from compaction.staging.flows.reading import Reader, RecordView
 from compaction.storage.errors import DatabaseUnavailableError
 from support.staging.staging_repos import DRAFT, Content, StagingRepo, differences, framed, overlaid
 from support.timing import at_depth
-
-# Reading a branch: the staging token, the sealed ones from the newest on, the compacted base or the commit.
 
 K = "k"
 
@@ -252,6 +250,8 @@ class TestAgainstOthers:
         with pytest.raises(UnknownRefError, match='"other" not found'):
             repo.get("a", "other")
 
+
+# Uncommitted changes, and what differs between references: by identity, with a compacted base or without one.
 
 CASES: list[tuple[str, Content, Content | None, list[Content], Content]] = [
     ("nothing staged", {"a": "1"}, None, [], {}),

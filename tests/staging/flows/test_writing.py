@@ -1,4 +1,4 @@
-"""Resets: of everything, of a key, of a prefix; with a compacted base too."""
+"""Writing: what is acknowledged is in a token that was the staging token when it was acknowledged."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from compaction.staging.format.identity import frame_value, split_value
 from compaction.staging.refs.branches import Branch, Branches, BranchRecord
 from compaction.staging.staged.rows import StagedTokens
 from support.staging.staging_repos import DRAFT, Content, StagingRepo, framed, overlaid
-
-# Writing: what is acknowledged is in a token that was the staging token when it was acknowledged.
 
 ABSENT = WriteCondition(None)
 
@@ -321,6 +319,8 @@ class TestDelete:
 def _with_staging(record: Any, token: str) -> Any:
     return replace(record, staging_token=token, sealed_tokens=tuple(t for t in record.sealed_tokens if t != token))
 
+
+# Resets: of everything, of a key, of a prefix; with a compacted base too.
 
 HEAD: Content = {"a/1": "1", "a/2": "2", "b": "3"}
 STATES: list[tuple[str, Content | None, list[Content], Content]] = [

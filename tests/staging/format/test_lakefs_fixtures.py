@@ -1,4 +1,4 @@
-"""Messages of the key-value store: read, written, and nothing unknown lost."""
+"""Everything lakeFS wrote is read, and written again to the same bytes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from compaction.staging.format.ranges import RangeWriter, TableKind, read_metara
 from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.format.table_writer import TableWriter
 from support.staging.staging_tables import ANY_RECORDS, Record, read_plain
-
-# Everything lakeFS wrote is read, and written again to the same bytes.
 
 OWN = ("range", "ok1", "metarange")
 WORDS = ("h", "h.no-compression.two_level_index")
@@ -177,6 +175,8 @@ def test_items_are_told_apart_by_their_types() -> None:
     assert ContentIdentity().string("a").digest() != ContentIdentity().data(b"a").digest()
     assert ContentIdentity().strings(["a", "b"]).digest() != ContentIdentity().mapping({"a": "b"}).digest()
 
+
+# Messages of the key-value store: read, written, and nothing unknown lost.
 
 TEXT = st.text(max_size=9)
 DATA = st.binary(max_size=9)

@@ -1,4 +1,4 @@
-"""Operations on whole columns do what the same operations on single values do."""
+"""Ranges end where lakeFS ends them, metaranges list them, and both have the ids of their content."""
 
 from __future__ import annotations
 
@@ -64,8 +64,6 @@ from compaction.staging.format.table_reader import BytesSource, TableReader
 from support.staging.staging_tables import ANY_RECORDS, SHAPES, PlainTableWriter, Record, numbered, records_of, table
 from support.staging.staging_trees import fnv
 from support.timing import examples
-
-# Ranges end where lakeFS ends them, metaranges list them, and both have the ids of their content.
 
 RANGE_IDS = {
     0: "5105eaf20d56aa444d5402b4eab9d952aecff97791980db9141ca8e2590ce149",
@@ -209,6 +207,8 @@ def test_listed_ranges_that_overlap_are_refused() -> None:
     with pytest.raises(CorruptRangeError, match="contradict"):
         list(read_metarange(TableReader(BytesSource(table([listed(), later]), "meta")), "meta"))
 
+
+# Operations on whole columns do what the same operations on single values do.
 
 NUMBERS = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**35 - 1)), max_size=40)
 KEYS = st.lists(st.lists(st.sampled_from((0, 1, 2)), max_size=20).map(bytes), min_size=1, max_size=40)

@@ -1,4 +1,4 @@
-"""RocksDB, the format's other implementation, reads our tables, and we read what it writes in the same version."""
+"""What is written is read, from any key to any other; what is damaged ends in an error that names object and byte."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from support.staging.staging_tables import (
     write_plain,
 )
 from support.timing import at_depth, examples
-
-# What is written is read, from any key to any other; what is damaged ends in an error that names object and byte.
 
 NAME = "repo/_lakefs/range"
 MASK = 0xA282EAD8
@@ -342,6 +340,8 @@ def test_nulls_and_long_keys_are_refused() -> None:
     writer.add(RecordColumns.of([(b"x" * MAX_KEY_BYTES, b"")]))
     assert writer.records == 1
 
+
+# RocksDB, the format's other implementation, reads our tables, and we read what it writes in the same version.
 
 TABLES = {"one": numbered(1), "numbered": numbered(40_000), **SHAPES}
 

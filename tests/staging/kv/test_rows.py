@@ -1,4 +1,4 @@
-"""The layout in PostgreSQL is lakeFS's, and scans of a token that statistics know nothing of stay scans."""
+"""What a key-value store promises of single rows, of many, and of scans; the same of both databases."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from compaction.storage.errors import DatabaseSchemaError
 from support.staging.staging_repos import rows_of
 from support.timing import examples
 from tools.servers.postgres import PostgresServer
-
-# What a key-value store promises of single rows, of many, and of scans; the same of both databases.
 
 KEYS = [
     b"\x00",
@@ -361,6 +359,9 @@ def test_any_sequence_of_calls(kv: SqlKeyValueStore, steps: int) -> None:
             max_examples=examples(60), stateful_step_count=steps, suppress_health_check=list(HealthCheck), deadline=None
         ),
     )
+
+
+# The layout in PostgreSQL is lakeFS's, and scans of a token that statistics know nothing of stay scans.
 
 
 @pytest.fixture

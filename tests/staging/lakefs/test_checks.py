@@ -1,4 +1,4 @@
-"""What is reported before anything is merged, without a single write."""
+"""Rule 1: what is not known is refused, and named; rows of branches change in one field only."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from staging.lakefs.conftest import QuietClock, WatchedStore
 from support.staging.lakefs_server import LakeFsServer, big_content
 from support.staging.staging_repos import TestClock
 from tools.servers.postgres import PostgresServer
-
-# Rule 1: what is not known is refused, and named; rows of branches change in one field only.
 
 COMMIT = "c" * 64
 
@@ -208,6 +206,9 @@ def test_a_seal_is_what_the_server_writes(server: LakeFsServer, kv: SqlKeyValueS
     ours = read_branch_row(row, name="main", repository="example").with_seal("fresh")
     data = BranchData.decode(row)
     assert ours == replace(data, staging_token="fresh", sealed_tokens=(data.staging_token,)).encode()
+
+
+# What is reported before anything is merged, without a single write.
 
 
 def test_inspection(live: LiveRepository, server: LakeFsServer, clock: TestClock) -> None:

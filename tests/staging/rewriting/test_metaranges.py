@@ -1,4 +1,4 @@
-"""The tree of a branch, written in parts by tasks: the same tree as in one go, proved part by part."""
+"""Attempts at a branch: one swap with the claim's token and the lease, and what is known of it afterwards."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ from compaction.worker.tasks import ObjectsPlace
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.staging.staging_repos import DRAFT, Content, StagingRepo, framed
 from support.timing import seeds
-
-# Attempts at a branch: one swap with the claim's token and the lease, and what is known of it afterwards.
 
 STORE = StagingAreaReference.model_validate({"repository": "example", "kv": {"secretName": "kv"}})
 JOB = "job-1"
@@ -196,6 +194,9 @@ def test_a_database_that_stays_away_ends_it_uncharged(attempts: Attempts, monkey
     assert (report.outcome, report.charged) == (ReportOutcome.FAILED, False)
     assert attempts.passed >= COMMIT_PATIENCE
     assert attempts.record == before
+
+
+# The tree of a branch, written in parts by tasks: the same tree as in one go, proved part by part.
 
 
 def write(

@@ -1,4 +1,4 @@
-"""A writer tells the sensor when a token has another threshold of tombstones: the reference system's cases."""
+"""Counters of tokens: several writers, restarts, stores that are away, tokens that were never counted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from compaction.staging.staged.counters import PARTITION, Counts, SensorNudge, T
 from compaction.staging.staged.rows import StagedTokens
 from compaction.storage.errors import DatabaseUnavailableError
 from support.staging.staging_repos import rows_of
-
-# Counters of tokens: several writers, restarts, stores that are away, tokens that were never counted.
 
 
 @pytest.fixture
@@ -217,6 +215,8 @@ def test_what_cannot_be_counted(kv: SqlKeyValueStore, counters: TokenCounters) -
     with pytest.raises(CorruptMessageError, match=r"staging-counters: row 't\\x00writer': not a staging counters"):
         counters.read(["t"])
 
+
+# A writer tells the sensor when a token has another threshold of tombstones: the reference system's cases.
 
 THRESHOLD = 10
 

@@ -1,4 +1,4 @@
-"""Layers merged newest first, compared with dicts, however their batches are cut."""
+"""Staged changes of tokens, on both databases."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.staged import rows as module
 from compaction.staging.staged.rows import StagedTokens, after_prefix, layered, new_token
 from support.timing import examples
-
-# Staged changes of tokens, on both databases.
 
 ONE, TWO = frame_value(b"1", b"one"), frame_value(b"2", b"")
 
@@ -179,6 +177,8 @@ def test_a_drop_that_is_interrupted_goes_on(tokens: StagedTokens, monkeypatch: p
 def test_the_end_of_a_prefix(prefix: bytes, above: bytes | None) -> None:
     assert after_prefix(prefix) == above
 
+
+# Layers merged newest first, compared with dicts, however their batches are cut.
 
 Rows = dict[bytes, bytes]
 

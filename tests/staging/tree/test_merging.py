@@ -1,4 +1,4 @@
-"""Diffs of trees and of staged changes: by identity, without reading what both trees have."""
+"""Three-way merges: what they contain under each strategy, which ranges they reuse, and what is a conflict."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ from support.staging.staging_trees import (
     write_groups,
 )
 from support.timing import examples
-
-# Three-way merges: what they contain under each strategy, which ranges they reuse, and what is a conflict.
 
 
 def tree(storage: RangeStorage, text: str) -> str:
@@ -224,6 +222,8 @@ def test_merges_are_those_of_the_model(
 def identity(value: bytes) -> bytes:
     return value[:33]
 
+
+# Diffs of trees and of staged changes: by identity, without reading what both trees have.
 
 Rows = list[tuple[bytes, DiffKind, bytes, bytes]]
 A, B, A2 = valued("a"), valued("b"), valued("a", b"elsewhere")

@@ -1,4 +1,4 @@
-"""A reader is the bytes it stands for, fetches little, and keeps less."""
+"""What every store of objects does alike."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from compaction.storage.objects import store as objects_module
 from compaction.storage.objects.reader import ObjectReader
 from compaction.storage.objects.store import NEAR_BYTES, ObjectInfo, ObjectStorage, Retrying, coalesce, open_objects
 from tools.servers.versitygw import free_port, start_versitygw
-
-# What every store of objects does alike.
 
 DATA = bytes(range(256)) * 40
 
@@ -346,6 +344,8 @@ def test_a_folder_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.M
     with pytest.raises(ObjectAccessError, match="t/1: access denied"):
         listed(open_objects(str(root)))
 
+
+# A reader is the bytes it stands for, fetches little, and keeps less.
 
 CONTENT = bytes(range(251)) * 4
 

@@ -1,4 +1,6 @@
-"""What goes on in a block store while somebody reads: blocks arrive, are merged, and are deleted after a grace."""
+"""What happens to a block store over time, with real objects and footers but no worker: compactions, also such as died
+at some step. Every output says what the rewrite writes into outputs.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,6 @@ from compaction.blocks.registration.describe import describe
 from compaction.blocks.store import BlockStore
 from support.blocks.block_stores import read, upload
 from support.blocks.blocks import parquet
-
-# What happens to a block store over time, with real objects and footers but no worker: compactions, also such as died
-# at some step. Every output says what the rewrite writes into outputs.
 
 SORT_KEY = ("service", "time")
 
@@ -116,6 +115,9 @@ def compact(
     one = attempt(store, ids, now=moment, parts=parts, level=level)
     one.upload()
     return one.commit(now=moment)
+
+
+# What goes on in a block store while somebody reads: blocks arrive, are merged, and are deleted after a grace.
 
 
 def merged(store: BlockStore, sources: Sequence[Block], *, number: int) -> Block:

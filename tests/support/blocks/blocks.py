@@ -1,4 +1,4 @@
-"""Jobs of block stores for tests: claimed and run as a worker runs them, and what must be true afterwards."""
+"""Parquet blocks made for tests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from compaction.blocks.sweep.cleaning import sweep
 from compaction.storage.secrets import GivenSecrets
 from compaction.worker.ports import Engine, HeldLease
 from support.processes.worker_ports import FakeLease
-
-# Parquet blocks made for tests.
 
 ULID = "01JD0000000000000000000000"
 PATH = f"acme/0/{ULID}.parquet"
@@ -133,6 +131,8 @@ def block(data: bytes, name: str = "block", **options: Any) -> MergeInput:
     opened: Callable[[], io.BytesIO] = lambda: io.BytesIO(data)  # noqa: E731
     return MergeInput(name=name, open=opened, **options)
 
+
+# Jobs of block stores for tests: claimed and run as a worker runs them, and what must be true afterwards.
 
 JOB = "job-1"
 MEBIBYTE = 1 << 20

@@ -1,7 +1,7 @@
-"""Columns of every logical type of Parquet that Arrow has no type for, as other writers have them.
+"""Every Arrow type that Parquet can store, with values to be written, merged and read by others.
 
-pyarrow writes their bytes, numbers and structs; then the footer is given the types. `COLUMNS`: by name, the values and
-the fields of the column's node: 6 (converted type) and 10 (logical type), those of a struct for the struct itself.
+`TYPES`: by name, a column of `ROWS` values with nulls among them. `NOT_READ`, `NOT_EXACT`: what a reader cannot read,
+whoever wrote it and however: tests show it on files that pyarrow wrote with its defaults.
 """
 
 from __future__ import annotations
@@ -23,11 +23,6 @@ from compaction.blocks.format.thrift_edit import BINARY, BYTE, I32, STRUCT, TRUT
 from compaction.blocks.merge import output
 from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-
-# Every Arrow type that Parquet can store, with values to be written, merged and read by others.
-#
-# `TYPES`: by name, a column of `ROWS` values with nulls among them. `NOT_READ`, `NOT_EXACT`: what a reader cannot
-# read, whoever wrote it and however: tests show it on files that pyarrow wrote with its defaults.
 
 ROWS: Final = 600
 GROUP_ROWS: Final = 250
@@ -280,6 +275,12 @@ def _same(value: Any) -> Any:
         return repr(value)
     return value
 
+
+# Columns of every logical type of Parquet that Arrow has no type for, as other writers have them.
+#
+# pyarrow writes their bytes, numbers and structs; then the footer is given the types. `COLUMNS`: by name, the values
+# and the fields of the column's node: 6 (converted type) and 10 (logical type), those of a struct for the struct
+# itself.
 
 TYPED_ROWS: Final = 60
 

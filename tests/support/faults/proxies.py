@@ -1,5 +1,6 @@
-"""An HTTP proxy in front of an etcd that holds one transaction until a test releases it: the moment at which a
-coordinator has decided and nothing has happened yet.
+"""An HTTP proxy between us and a real S3 server that answers wrongly on demand.
+
+Signatures survive it: the request is passed on with the Host that the client signed, which is the proxy's.
 """
 
 from __future__ import annotations
@@ -56,10 +57,6 @@ class HttpProxy(ABC):
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-
-# An HTTP proxy between us and a real S3 server that answers wrongly on demand.
-#
-# Signatures survive it: the request is passed on with the Host that the client signed, which is the proxy's.
 
 SLOW_DOWN = (
     b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
@@ -311,6 +308,9 @@ def _reset(end: socket.socket) -> None:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     end.close()
 
+
+# An HTTP proxy in front of an etcd that holds one transaction until a test releases it: the moment at which a
+# coordinator has decided and nothing has happened yet.
 
 TransactionMatch = Callable[[dict[str, Any]], bool]
 _FORWARD_SECONDS: Final = 60.0

@@ -1,4 +1,7 @@
-"""Objects that look old to their store, and stores that die at one call: for tests of what is deleted by age."""
+"""A process or a connection that dies at one statement of a database: every statement and commit counted, one the last.
+
+The way in is SQLAlchemy's dialect, below everything that a store does: what it sees are the errors of the driver.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,6 @@ from sqlalchemy import event
 from compaction.storage.database import Database
 from compaction.storage.objects.store import ObjectStorage
 from support.timing import each_call
-
-# A process or a connection that dies at one statement of a database: every statement and commit counted, one the
-# last.
-#
-# The way in is SQLAlchemy's dialect, below everything that a store does: what it sees are the errors of the driver.
 
 D = TypeVar("D", bound=Database)
 
@@ -191,6 +189,8 @@ class _Guarded:
         found = getattr(self._target, name)
         return self._fate.around(name, found) if name in self._names else found
 
+
+# Objects that look old to their store, and stores that die at one call: for tests of what is deleted by age.
 
 DAY = 86_400
 

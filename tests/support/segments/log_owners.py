@@ -1,4 +1,8 @@
-"""`compactor segments debug exec` as a process: an owner of a system of logs that a test feeds, and kills."""
+"""A log's owner in this process: a key-value machine whose values stay in the log, as Ra's own example does.
+
+Its state is key -> index of the entry that holds the value. It does what docs/segment-logs.md asks of an owner: reads
+the maps when it opens the log, does not apply copies as commands, and marks the copies that it appends itself.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,6 @@ from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import is_log_directory, open_log
 from compaction.segments.snapshot.directories import DATA_FILE, find_snapshots, parse_snapshot_name, write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
-
-# A log's owner in this process: a key-value machine whose values stay in the log, as Ra's own example does.
-#
-# Its state is key -> index of the entry that holds the value. It does what docs/segment-logs.md asks of an owner:
-# reads the maps when it opens the log, does not apply copies as commands, and marks the copies that it appends
-# itself.
 
 PUT, DELETE, COPIES = b"P", b"D", b"C"
 
@@ -169,6 +167,9 @@ def under_the_maps(directory: Path, before: dict[int, bytes]) -> dict[int, bytes
 def snapshot_index(directory: Path) -> int | None:
     found = find_snapshots(directory).newest
     return found.index if found else None
+
+
+# `compactor segments debug exec` as a process: an owner of a system of logs that a test feeds, and kills.
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""What a system of logs has promised, entry by entry, and whether a recovered one keeps it."""
+"""What the owner of a system of logs has written, been promised, and found after each of its deaths.
+
+The owner says it in a journal, one JSON line before each operation and one when it is acknowledged. A line that was
+written stays when the process is killed. From the lines, any process knows what the logs must hold.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,6 @@ from compaction.segments.memtable import LogEntry
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.rules import LogRow
-
-# What the owner of a system of logs has written, been promised, and found after each of its deaths.
-#
-# The owner says it in a journal, one JSON line before each operation and one when it is acknowledged. A line that was
-# written stays when the process is killed. From the lines, any process knows what the logs must hold.
 
 Position = tuple[int, int]
 """Index and term. Each is written once in the life of a log: whoever goes back writes a new term."""
@@ -192,6 +191,8 @@ class Journal(JournalReader):
         data = json.dumps(line).encode() + b"\n"
         assert os.write(self._fd, data) == len(data)
 
+
+# What a system of logs has promised, entry by entry, and whether a recovered one keeps it.
 
 Content = dict[int, LogEntry]
 

@@ -1,4 +1,11 @@
-"""The files by which a Ra server shows whether it runs: `meta.dets` and a write-ahead log in its data directory."""
+"""Ra 3.1.10 as the owner of a log: its start, its minor and its major compaction, by its own rules, on real files.
+
+The rules are those of docs/design/segment-files.md#log-view and docs/design/segment-planning.md; what it makes is Ra's
+to the byte, which is tested with what Ra made (tests/stores/segments/test_ra_owner.py).
+
+It knows nothing of the compactor: no lock, no fence, no identities. It is the foreign compactor that may act between a
+crash of ours and our recovery. Its system calls are made directly, so no test's broken disk sees them.
+"""
 
 from __future__ import annotations
 
@@ -225,6 +232,8 @@ def _segment_of(group: list[_Candidate]) -> bytes:
         payloads += [data[int(segment.offset[r]) : int(segment.offset[r]) + int(segment.length[r])] for r in rows]
     return b"".join([encode_header(max_count=int(length.size)), records, *payloads])
 
+
+# The files by which a Ra server shows whether it runs: `meta.dets` and a write-ahead log in its data directory.
 
 META: Final = "meta.dets"
 WAL: Final = "0000000000000001.wal"

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Segment logs for tests: reference directories restored from their manifests, and what is readable in a log."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
 from compaction.segments.wal.files import wal_name
 from compaction.segments.wal.wal_reader import read_wal
 from compaction.segments.writer import NewSegments
-
-# Segment logs for tests: reference directories restored from their manifests, and what is readable in a log.
 
 VARIED_LIMITS: Final = SegmentLimits(max_entries=64, max_bytes=1_000_000)
 Content = dict[int, tuple[int, str]]
@@ -230,5 +228,7 @@ def nothing_hides(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Se
     """It does not look at what the segments hold."""
     return select(written, row)
 
+
+# What tests of commands share.
 
 Run = Callable[..., Result]

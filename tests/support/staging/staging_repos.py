@@ -1,4 +1,4 @@
-"""`compactor staging` in this process, on a staging area of the test's own."""
+"""A repository whose branches are put into any state, and a model of what they show."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from compaction.staging.tree.applying import apply
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseError
 from tools.servers.postgres import PostgresServer
-
-# A repository whose branches are put into any state, and a model of what they show.
 
 SMALL_RANGES = BreakRule(raggedness=3)
 """Ranges of three records on average, so that small trees have several."""
@@ -255,6 +253,8 @@ def rows_of(store: KeyValueStore, partition: str, start: bytes = b"", stop: byte
     """All rows of a scan, with pages small enough that there are several."""
     return [row for page in store.scan(partition, start, stop, page=3) for row in page]
 
+
+# `compactor staging` in this process, on a staging area of the test's own.
 
 REPOSITORY = "example"
 

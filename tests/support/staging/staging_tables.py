@@ -1,4 +1,4 @@
-"""The RocksDB that Spark ships, in a Java process of its own: another implementation reads and writes our tables."""
+"""Tables of staging areas for tests: records of every shape, and their bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from compaction.staging.format.identity import frame_value
 from compaction.staging.format.table_reader import TableReader
 from compaction.staging.format.table_writer import TableWriter
 from compaction.worker.spark.settings import find_java
-
-# Tables of staging areas for tests: records of every shape, and their bytes.
 
 Record = tuple[bytes, bytes]
 
@@ -325,6 +323,8 @@ def _entries(block: bytes) -> list[Record]:
         found.append((key, block[at - length : at]))
     return found
 
+
+# The RocksDB that Spark ships, in a Java process of its own: another implementation reads and writes our tables.
 
 SOURCE = Path(__file__).with_name("RocksDbTables.java")
 

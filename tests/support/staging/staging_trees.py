@@ -1,8 +1,4 @@
-"""Millions of records of a staging area by the column, and branches that consist of them: for benchmarks.
-
-Record n has the n-th key in order. Keys are like those of a partitioned table (66 bytes, long common prefixes), values
-have 114 bytes: an identity and an entry with an address and a checksum, as an importer stages them.
-"""
+"""Trees of staging areas for tests: written range by range, read as dictionaries; and a model of lakeFS."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ from compaction.storage.objects.store import open_objects
 from compaction.worker.tasks import ObjectsPlace
 from support.processes.worker_ports import FakeLease
 from support.staging.staging_tables import PlainTableWriter, Record, digits
-
-# Trees of staging areas for tests: written range by range, read as dictionaries; and a model of lakeFS.
 
 Content = Mapping[bytes, bytes]
 Changes = Mapping[bytes, bytes]
@@ -189,6 +183,11 @@ def fnv(key: bytes) -> int:
         found = (found ^ byte) * 0x100000001B3 % 2**64
     return found
 
+
+# Millions of records of a staging area by the column, and branches that consist of them: for benchmarks.
+#
+# Record n has the n-th key in order. Keys are like those of a partitioned table (66 bytes, long common prefixes),
+# values have 114 bytes: an identity and an entry with an address and a checksum, as an importer stages them.
 
 NAME: Final = "bench"
 TRANSACTION_BYTES: Final = 8 << 20

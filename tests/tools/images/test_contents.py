@@ -1,6 +1,4 @@
-"""What the images hold is what runs in them imports: tried with everything else of this installation hidden, and
-without the parts of the package for workstations.
-"""
+"""What of the package is in the images, computed as a build does: what a cluster runs, and nothing for workstations."""
 
 from __future__ import annotations
 
@@ -16,8 +14,6 @@ import pytest
 from compaction.cli.main import COMMANDS
 from house.sources import PACKAGE, read_modules
 from tools.images.build import CHECKOUT, IGNORED, Image, reaches_build, sources
-
-# What of the package is in the images, computed as a build does: what a cluster runs, and nothing for workstations.
 
 WORKSTATION = (
     "compaction.segments.drill", "compaction.local.cluster", "compaction.local.programs", "compaction.local.tenants",
@@ -144,6 +140,9 @@ RULES = ["# said", "*", "", "!operator", "operator/build", "operator/a/b.py", "*
 def test_the_last_rule_that_matches_decides(path: str, expected: bool) -> None:
     assert reaches_build(Path(path), RULES) is expected
 
+
+# What the images hold is what runs in them imports: tried with everything else of this installation hidden, and
+# without the parts of the package for workstations.
 
 RUNS = {
     "operator": (

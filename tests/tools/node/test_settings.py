@@ -1,4 +1,4 @@
-"""Control groups of a node, on files that look like the kernel's; on the kernel's own: tests/node/test_cgroups.py."""
+"""What the programs of a node are told: no path of the host outside the node's directory, no setting of its kernel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from tools.node.prepare import NODE_SERVERS, Programs, ensure_programs
 from tools.node.running import full_name, mounts_below, write_archive
 from tools.node.servers import SYSCTLS, servers, sysctl_files, write_identities, write_settings
 from tools.node.start import start_node, stop_node
-
-# What the programs of a node are told: no path of the host outside the node's directory, no setting of its kernel.
 
 
 def test_kernel_settings_are_files_with_the_values_a_kubelet_wants_to_read(tmp_path: Path) -> None:
@@ -200,6 +198,8 @@ def test_each_is_built_from_the_module_of_the_api_server() -> None:
     module = PACKAGES["kube-apiserver"][0]
     assert {PACKAGES[name][0] for name in NODE_SERVERS} == {module}
 
+
+# Control groups of a node, on files that look like the kernel's; on the kernel's own: tests/node/test_cgroups.py.
 
 CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"
 
