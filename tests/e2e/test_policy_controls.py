@@ -12,7 +12,7 @@ import pytest
 
 from compaction.segments.generate import corrupt_entry
 from support.clocks import eventually, set_offset
-from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
+from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition, make_user
 from support.cluster.manifests import job_object
 from support.processes.operators import OperatorFleet
 
@@ -144,6 +144,45 @@ def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
     eventually(compacted, "the segment to be compacted")
     cluster.await_idle()
     assert status(cluster).get("quarantined", []) == []
+    logs.assert_unchanged()
+
+
+def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any, tmp_path: Path
+) -> None:
+    """By users with the roles we ship, against a schedule that is years away."""
+    editor = make_user(control_plane, cluster.namespace, tmp_path, role="compaction-editor")
+    holder = make_user(control_plane, cluster.namespace, tmp_path, role="compaction-holder")
+    add(logs, "a")
+    first = operators.start(lease_seconds=3)
+    cluster.apply_policy(logs.path, trigger={"interval": "1h", "schedule": LEAP_DAY})
+    eventually(lambda: waiting(cluster, "AwaitingSchedule"), "the policy to wait for its schedule")
+
+    assert "1 job has succeeded, " in editor.prints("run-now", "logs", "--wait", "--timeout", "2m")
+    cluster.await_idle()
+    assert status(cluster)["runNow"]["reason"] == "Planned"
+    assert "NothingDue" in editor.refused("run-now", "logs", "--wait", "--timeout", "2m")
+    cluster.await_events("RunNow", "RunNowRefused")
+
+    add(logs, "b")
+    assert "policy logs: Scanned: 2 logs scanned, " in editor.prints("scan", "logs", "--wait", "--timeout", "2m")
+    assert status(cluster)["debt"]["bytes"] > 0
+    assert len(cluster.jobs()) == 1, "figures, and no plan"
+
+    holder.prints("hold", "--reason", "the disk moves", "-n", cluster.namespace)
+    eventually(lambda: condition(cluster.policy(), "Ready")["reason"] == "Held", "the policy to be held")
+    assert condition(cluster.policy(), "Ready")["message"].endswith(": the disk moves; 0 jobs still run, 0 wait")
+    first.kill()
+    second = operators.start(lease_seconds=3)
+    eventually(lambda: "the hold has changed" in second.output, "the next coordinator to know of the hold")
+    assert "Held" in editor.refused("run-now", "logs", "--wait", "--timeout", "2m")
+    assert len(cluster.jobs()) == 1
+
+    holder.prints("release", "-n", cluster.namespace)
+    eventually(lambda: condition(cluster.policy(), "Ready")["reason"] != "Held", "the policy to go on")
+    editor.prints("run-now", "logs", "--wait", "--timeout", "2m")
+    assert editor.prints("suspend", "logs", "--wait", "--timeout", "2m").endswith("policy logs: nothing runs\n")
+    assert len(cluster.jobs()) == 2
     logs.assert_unchanged()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,6 +140,10 @@ def cleanup_refused(metrics: Metrics, minute: int) -> None:
     metrics.cleanup_problems.labels(*POLICY).set(1 if minute >= 10 else 0)
 
 
+def on_hold(metrics: Metrics, minute: int) -> None:
+    metrics.held_since = datetime.now(UTC) - timedelta(days=1, minutes=minute - 10)
+
+
 def nobody_leads(metrics: Metrics, minute: int) -> None:
     metrics.leader.labels(COORDINATOR_LEASE).set(1 if minute < 10 else 0)
 
@@ -194,6 +198,7 @@ CASES = [
     Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases", SUBJECT),
     Case("CompactionCleanupBehind", cleanup_overdue, 100, 101, "storage/logs: replaced data is not deleted", SUBJECT),
     Case("CompactionCleanupBehind", cleanup_refused, 39, 40, "storage/logs: replaced data is not deleted", SUBJECT),
+    Case("CompactionOnHold", on_hold, 14, 16, "The compaction operator has been on hold for 1d 0h 6m 0s", ()),
     Case(
         "CompactionNoLeader",
         nobody_leads,

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from compaction.api.names import HOLD_LEASE
 from compaction.cli.local.drill import group
 from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import start_control_plane
@@ -150,6 +151,13 @@ def attempt_lease(plane: ControlPlane) -> str:
     return plane.kubectl(*seize, namespace=SYSTEM, input=yaml.safe_dump(lease), check=False).stderr
 
 
+def attempt_hold(plane: ControlPlane, user: str = "") -> str:
+    """A user, the administrator unless another is given, puts the operator on hold."""
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HOLD_LEASE}}
+    create = ("create", "--dry-run=server", *((f"--as={user}",) if user else ()), "-f", "-")
+    return plane.kubectl(*create, namespace=SYSTEM, input=yaml.safe_dump(lease), check=False).stderr
+
+
 @pytest.mark.parametrize("tried", ATTEMPTS, ids=lambda item: item.name)
 def test_an_attempt_is_refused_and_says_what_is_wrong(plane: ControlPlane, tried: TenantAttempt) -> None:
     said = attempt(plane, "alice", tried.body)
@@ -213,6 +221,8 @@ def test_accounts_of_ours_do_nothing_but_their_work(plane: ControlPlane) -> None
     operator = f"system:serviceaccount:{SYSTEM}:compaction-operator"
     assert "only the operator's own Deployment" in attempt(plane, operator, pod("compaction-operator"))
     assert "a worker cannot lead" in attempt_lease(plane)
+    assert "compaction-hold are the operator's" in attempt_hold(plane, WORKER)
+    assert attempt_hold(plane) == "", "who may is not held back"
     # Beyond admission only the absence of a node's account is in the way.
     for user, account in ((WORKER, "compaction-executor"), (operator, "compaction-worker")):
         assert attempt(plane, user, pod(account)) == ""

@@ -93,6 +93,11 @@ class ApiServer:
             change(after)
             self._store(plural, after, obj)
 
+    def add(self, plural: str, body: Obj) -> None:
+        """Somebody with kubectl creates an object, unless there is one of that name."""
+        if self.get(plural, body["metadata"]["name"]) is None:
+            self._create(plural, body)
+
     def remove(self, plural: str, name: str) -> None:
         """Somebody with kubectl deletes an object."""
         if self.get(plural, name) is not None:

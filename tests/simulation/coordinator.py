@@ -16,6 +16,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
+from compaction.kube.hold import HoldWatch
 from compaction.kube.informer.cache import ObjectCache
 from compaction.kube.informer.handlers import Feed
 from compaction.kube.informer.queue import WorkQueue
@@ -85,7 +86,7 @@ class SimulatedTerm(Term):
         opener = partial(open_store, clock=monotonic)
         super().__init__(
             client_of(process, world.network).connection,
-            TermSettings(namespace="default", state_dir=Path("/nowhere"), resync=RESYNC),
+            TermSettings(namespace="default", state_dir=Path("/nowhere"), lease_namespace="default", resync=RESYNC),
             elector=candidate,  # type: ignore[arg-type]
             controller=PolicyController(open_store=opener, monotonic=monotonic, wall=process.wall, limits=world.limits),
             make_launcher=lambda _client: world.launcher.of(process),
@@ -102,7 +103,7 @@ class SimulatedTerm(Term):
     def _route_signals(self, stop: StopRequest) -> None:
         """Signals come from the schedule."""
 
-    def _runtime(self, client: ApiClient) -> Runtime:
+    def _runtime(self, client: ApiClient, hold: HoldWatch) -> Runtime:
         process, candidate = self._process, self._elector
         return Runtime(
             client=client,
@@ -116,6 +117,7 @@ class SimulatedTerm(Term):
             identity=process.name,
             namespace="default",
             state_dir=Path("/nowhere"),
+            hold=lambda: hold.hold,
         )
 
     async def _informer(self, feed: Feed, kopf_stop: asyncio.Event, stop: StopRequest) -> None:

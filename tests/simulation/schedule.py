@@ -10,6 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from compaction.api.names import ANNOTATION_RUN_NOW, HOLD_LEASE
+from compaction.core.reconcile.observations import Hold
+from compaction.kube.hold import lease_of
 from compaction.segments.directory import lock
 from compaction.segments.errors import LockHeldError
 from simulation.processes import Process, give_way
@@ -21,7 +24,7 @@ KINDS = (
     "crash-coordinator", "crash-coordinator", "pause-coordinator", "pause-coordinator", "cut-coordinator", "handover",
     "crash-worker", "crash-worker", "pause-worker", "pause-worker", "cut-worker", "evict-worker",
     "server-down", "compact-history", "clock-jump", "touch-job", "touch-lease", "delete-job-lease",
-    "delete-worker-lease", "delete-job", "suspend", "hold-lock",
+    "delete-worker-lease", "delete-job", "suspend", "hold-lock", "on-hold", "run-now",
 )  # fmt: skip
 BEGIN, END = 2.0, 45.0
 
@@ -125,6 +128,13 @@ async def _people(world: SimulatedSystem, one: Happening) -> None:
             world.server.edit("compactionpolicies", "logs", lambda o: _suspend(o, suspend=False))
         case "hold-lock":
             await _hold_lock(world, one)
+        case "on-hold":
+            hold = Hold("the disk moves", by="somebody", drain=one.roll % 2 == 0)
+            world.server.add("leases", lease_of(hold, "default").body())
+            await asyncio.sleep(one.lasts)
+            world.server.remove("leases", HOLD_LEASE)
+        case "run-now":
+            world.server.edit("compactionpolicies", "logs", lambda o: _run_now(o, one.name))
 
 
 def _touch(world: SimulatedSystem, plural: str, name: str, one: Happening) -> None:
@@ -133,6 +143,10 @@ def _touch(world: SimulatedSystem, plural: str, name: str, one: Happening) -> No
 
     world.touch(name)
     world.server.edit(plural, name, note)
+
+
+def _run_now(obj: dict[str, Any], value: str) -> None:
+    obj["metadata"]["annotations"] = {**obj["metadata"].get("annotations", {}), ANNOTATION_RUN_NOW: value}
 
 
 def _suspend(obj: dict[str, Any], *, suspend: bool) -> None:

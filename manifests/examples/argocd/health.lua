@@ -20,7 +20,7 @@ if ready == nil then
   return health
 end
 health.message = ready.reason .. ": " .. (ready.message or "")
-if ready.reason == "Suspended" or ready.reason == "ApprovalPending" then
+if ready.reason == "Suspended" or ready.reason == "Held" or ready.reason == "ApprovalPending" then
   health.status = "Suspended" -- it rests until a person decides
 elseif ready.status == "True" then
   health.status = "Healthy"

@@ -132,6 +132,7 @@ class PolicyReason(StrEnum):
     SENSING = "Sensing"  # no scan of the store with this spec has ended yet
     SUSPENDING = "Suspending"  # spec.suspend is true, and jobs that were running then still run
     SUSPENDED = "Suspended"  # spec.suspend is true: no job runs, and none starts
+    HELD = "Held"  # the operator is on hold: nothing starts until it is released; the message says why
     APPROVAL_PENDING = "ApprovalPending"  # a plan waits until the annotation compaction.dev/approve names its hash
     OUTSIDE_WINDOW = "OutsideWindow"  # jobs wait for the next of trigger.windows
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
@@ -190,6 +191,7 @@ class WaitReason(StrEnum):
     LEASE_NAME_TAKEN = "LeaseNameTaken"  # a Lease of the job's name belongs to something else: delete or rename one
     BACKOFF = "Backoff"  # a failed job waits a little before its next attempt
     SUSPENDED = "Suspended"
+    HELD = "Held"  # the operator is on hold; the message says since when and why
     APPROVAL_PENDING = "ApprovalPending"  # approval: Manual, and nobody has approved the plan as it is now
     AWAITING_SCHEDULE = "AwaitingSchedule"  # there is debt; plans are made at the times of trigger.schedule only
     OUTSIDE_WINDOW = "OutsideWindow"  # none of trigger.windows is open; the message says when the next one opens

@@ -42,10 +42,15 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
         "The catalog is being suspended: the round that ran when spec.suspend became true still runs.",
         "The catalog is Suspended when both processes of the round have ended; no other round begins.",
     ),
+    CatalogReason.HELD: Meaning(
+        "The operator is on hold: it plans, starts and deletes nothing, for no policy and no catalog.",
+        "The round that runs ends; no other one begins until the hold is released.",
+        "Release it, when what it was for is over: kubectl compaction release",
+    ),
     CatalogReason.SUSPENDED: Meaning(
         "The catalog is suspended (spec.suspend is true).",
         "No round begins, and the history grows.",
-        'Resume it: kubectl patch ccat {catalog} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+        "Resume it: kubectl compaction resume ccat/{catalog} {n}",
     ),
     CatalogReason.INVALID_SPEC: Meaning(
         "The object was stored under an older schema and is no longer valid.",

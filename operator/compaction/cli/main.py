@@ -30,11 +30,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.cluster.why:command",
         "Explain the state of a policy or a job, what happens next, and what to do.",
     ),
+    "events": (
+        "compaction.cli.cluster.events:command",
+        "List Events of a policy and its jobs, of a job or of a catalog.",
+    ),
     "plan": (
         "compaction.cli.cluster.plan:command",
         "Show the newest plan of a policy, and why candidates were left out.",
     ),
-    "approve": ("compaction.cli.cluster.plan:approve_command", "Approve the plan of a policy."),
+    "approve": ("compaction.cli.cluster.plan:approve_command", "Approve plans of policies."),
+    "run-now": (
+        "compaction.cli.cluster.requests:run_now_command",
+        "Compact now what is due; of a catalog, begin a round.",
+    ),
+    "scan": ("compaction.cli.cluster.requests:scan_command", "Scan stores now, without a plan."),
+    "suspend": ("compaction.cli.cluster.requests:suspend_command", "Suspend policies and catalogs."),
+    "resume": ("compaction.cli.cluster.requests:resume_command", "Resume policies and catalogs."),
+    "hold": ("compaction.cli.cluster.requests:hold_command", "Put an operator on hold."),
+    "release": ("compaction.cli.cluster.requests:release_command", "Release the hold of an operator."),
     "retry": ("compaction.cli.cluster.quarantine:command", "Reset the attempts of faulty jobs and retry them."),
     "quarantine": (
         "compaction.cli.cluster.quarantine:quarantine_command",
@@ -53,7 +66,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
 
-CLUSTER_COMMANDS: Final = frozenset({"status", "why", "plan", "approve", "retry", "quarantine"})
+CLUSTER_COMMANDS: Final = frozenset(
+    {
+        *("status", "why", "plan", "approve", "retry", "quarantine"),
+        *("run-now", "scan", "suspend", "resume", "hold", "release", "events"),
+    }
+)
 """Those that read and write objects of a cluster with the user's kubeconfig."""
 
 

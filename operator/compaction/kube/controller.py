@@ -237,6 +237,7 @@ class PolicyController:
             workers=self._workers.get(key, ()),
             allowance=self._sharing.allowance(key),
             held_by=self._overlaps.held_by(key),
+            hold=runtime.hold(),
         )
         if (left := self._rests(runtime, key, state, seen)) is not None:
             return left
@@ -321,6 +322,7 @@ class PolicyController:
             version=runtime.version,
             allowance=self._sharing.allowance(key),
             held_by=self._overlaps.held_by(key),
+            hold=runtime.hold(),
         )
 
     def _next(

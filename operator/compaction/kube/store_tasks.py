@@ -14,7 +14,7 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Rest, RunStoreTask, StoreTask
-from compaction.core.reconcile.observations import Allowance, Memory
+from compaction.core.reconcile.observations import Allowance, Hold, Memory
 from compaction.core.reconcile.store_work import pause
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.client.transport import Obj
@@ -41,6 +41,7 @@ class Seen:
     workers: tuple[WorkerObservation, ...]
     allowance: Allowance
     held_by: str
+    hold: Hold | None
 
     @classmethod
     def of(
@@ -51,10 +52,11 @@ class Seen:
         workers: tuple[WorkerObservation, ...],
         allowance: Allowance,
         held_by: str,
+        hold: Hold | None = None,
     ) -> Seen:
         """As it is now."""
         jobs, leases = tuple(cache.jobs_of(key)), tuple(cache.leases_of(key))
-        return cls(cache.policies.get(*key), jobs, leases, workers, allowance, held_by)
+        return cls(cache.policies.get(*key), jobs, leases, workers, allowance, held_by, hold)
 
     def is_same(self, other: Seen) -> bool:
         """Return whether nothing has changed since; bodies are compared by identity, as the cache keeps each version
@@ -69,6 +71,7 @@ class Seen:
             and self.workers == other.workers
             and self.allowance == other.allowance
             and self.held_by == other.held_by
+            and self.hold == other.hold
         )
 
 

@@ -90,6 +90,7 @@ def test_status_answers_what_is_behind_why_and_until_when(busy: Cluster, editor:
     assert row.pop("LAST SUCCESS").startswith("10m")
     assert row == {
         "NAME": "logs",
+        "READY": "False",
         "REASON": "Compacting",
         "DEBT": "163Mi",
         "OLDEST": "3h5m",
@@ -211,16 +212,16 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert "3 jobs, copies 2Mi, reclaims 9Mi" in shown
     assert columns_of(shown.split("\n\n")[1])[0]["RECLAIMS"] == "3Mi"
     assert "and 2 more with a smaller gain" in shown
-    assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs 4d5e -n ", shown)
+    assert re.search(r"has waited 2m\d*s? for approval: kubectl compaction approve logs=4d5e -n ", shown)
     assert columns_of(editor.prints("status"))[0]["COST"] == "2Mi"
-    mistyped = editor.refused("approve", "logs", "0000")
+    mistyped = editor.refused("approve", "logs=0000")
     assert "No current plan has hash 0000; the current one is 4d5e. " in mistyped
     assert f"Review: kubectl compaction plan logs -n {cluster.namespace}" in mistyped
-    assert "pass the hash (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
+    assert "pass =HASH (4d5e) or --yes" in editor.refused("approve", "logs", code=2)
     declined = editor.run("approve", "logs", typed="n\n")
     assert (declined.returncode, "Approve it?" in declined.stdout) == (130, True)
     assert approved() == ""
-    assert "its 3 jobs are created" in editor.prints("approve", "logs", "4d5e")
+    assert "its 3 jobs are created" in editor.prints("approve", "logs=4d5e")
     assert approved() == "4d5e"
     assert "It was approved; the coordinator scans the store" in editor.prints("plan", "logs")
     write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999"}})
@@ -228,7 +229,7 @@ def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: U
     assert editor.prints("approve", "logs", "--yes").startswith("Plan 9999 of ")
     assert approved() == "9999"
     write_status(cluster, "cpol/logs", {"plan": plan | {"hash": "9999", "approval": "Approved"}})
-    assert "approved already" in editor.prints("approve", "logs", "9999")
+    assert "approved already" in editor.prints("approve", "logs=9999")
     cluster.patch("cpol/logs", {"spec": {"approval": "Auto"}})
     assert "by itself (spec.approval: Auto)" in editor.refused("approve", "logs", "--yes")
 

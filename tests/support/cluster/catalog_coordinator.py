@@ -11,7 +11,7 @@ from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionS
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Finding, Reason
 from compaction.api.conditions import get_condition
-from compaction.api.names import ANNOTATION_USED_BY
+from compaction.api.names import ANNOTATION_USED_BY, GROUP
 from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.compaction.observations import (
     Ask,
@@ -36,7 +36,7 @@ from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.catalogs.operator.working import Credentials
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Hold, Moment
 from compaction.errors import NotFoundError
 from compaction.kube.client.transport import Resource
 from support.catalogs.memory_log import MemoryUpdateLog
@@ -62,6 +62,8 @@ class CatalogCoordinator:
     events: list[str] = field(default_factory=list)
     conflict: bool = False
     least: int = 0
+    annotations: dict[str, str] = field(default_factory=dict)
+    hold: Hold | None = None
 
     @property
     def now(self) -> int:
@@ -70,10 +72,11 @@ class CatalogCoordinator:
     def run(self, *results: Result) -> CatalogDecision:
         document = catalog_object(**self.spec)
         document["metadata"] |= {"uid": "u", "resourceVersion": str(self.writes), "generation": self.generation}
+        document["metadata"]["annotations"] = {f"{GROUP}/{key}": value for key, value in self.annotations.items()}
         catalog = CatalogCompaction.from_object(document | {"status": self.status.to_object()})
         moment = Moment(START + self.seconds, self.seconds)
         snapshot = CatalogSnapshot(
-            "ns", "orders", moment, catalog, self.identity, self.transitions, results, self.memory
+            "ns", "orders", moment, catalog, self.identity, self.transitions, results, self.memory, self.hold
         )
         decision = reconcile(snapshot)
         self.memory = decision.memory

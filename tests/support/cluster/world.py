@@ -23,6 +23,7 @@ from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.core.reconcile.observations import (
     Allowance,
+    Hold,
     JobLease,
     JobView,
     Memory,
@@ -140,6 +141,7 @@ class PlainCluster:
         self.creation_works = True
         self.allowance = Allowance()
         self.held_by = ""
+        self.hold: Hold | None = None
         self._steps_left: int | None = None
 
     # -- making things ----------------------------------------------------------------------------
@@ -174,7 +176,9 @@ class PlainCluster:
         """What `kubectl annotate cpol logs compaction.dev/<key>=<value>` does."""
         assert self.policy is not None
         metadata = self.policy.metadata
-        merged = metadata.annotations | {f"{GROUP}/{key}": value for key, value in annotations.items()}
+        merged = metadata.annotations | {
+            f"{GROUP}/{key.replace('_', '-')}": value for key, value in annotations.items()
+        }
         changed = metadata.model_copy(update={"annotations": merged, "resource_version": self.bump()})
         self.policy = self.policy.model_copy(update={"metadata": changed})
 
@@ -280,6 +284,7 @@ class PlainCluster:
             memory=self.memory,
             allowance=self.allowance,
             held_by=self.held_by,
+            hold=self.hold,
         )
 
     def _lease(self, name: str) -> JobLease | None:

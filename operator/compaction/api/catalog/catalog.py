@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 from compaction.api.base import (
     ApiModel,
     Count,
+    Mark,
     Message,
     ObjectMeta,
     PrinterColumn,
@@ -29,6 +30,7 @@ from compaction.api.catalog.reasons import Outcome, Reason, Stage, Trigger
 from compaction.api.conditions import Condition
 from compaction.api.names import API_VERSION, CATALOG_KIND, CATALOG_PLURAL
 from compaction.api.policy.store import PolicyStanding
+from compaction.api.requests import RequestStatus
 
 # `status` of a CatalogCompaction: how long the history is, who pins it since when, and how the last round ended.
 #
@@ -127,7 +129,7 @@ class RoundStatus(ApiModel):
     stage: Stage
     """Stage: Idle, Asking (participants are asked) or Acting (history is cut, a minimum is propagated)."""
     trigger: Trigger
-    """What began it: NewTerm, SpecChanged, Watermark or Interval."""
+    """What began it: NewTerm, SpecChanged, Watermark, Interval or Requested."""
     started_at: Timestamp
     """Time at which it began."""
     participants: Count = 0
@@ -177,6 +179,14 @@ class CatalogCompactionStatus(ApiModel):
     """The round that runs, or the last one."""
     next_run_time: Timestamp | None = None
     """Time at which the next round begins, when nothing begins one earlier."""
+    last_handled_run_now: Mark = ""
+    """Value of the annotation compaction.dev/run-now that was last answered (its SHA-256, if it is long)."""
+    run_now: RequestStatus | None = None
+    """What came of that request: how the round ended that it began."""
+    last_handled_scan: Mark = ""
+    """Value of the annotation compaction.dev/scan that was last answered (its SHA-256, if it is long)."""
+    scan: RequestStatus | None = None
+    """What came of that request: how the round would have ended, in which nothing was cut."""
     participants: Annotated[
         tuple[ParticipantStatus, ...],
         Field(max_length=MAX_PARTICIPANTS),
@@ -204,6 +214,7 @@ class CatalogReason(StrEnum):
     STARTING = "Starting"  # no round with this spec has ended yet
     SUSPENDING = "Suspending"  # spec.suspend is true, and the round that ran then still runs
     SUSPENDED = "Suspended"  # spec.suspend is true: no round begins
+    HELD = "Held"  # the operator is on hold: no round begins until it is released; the message says why
     INVALID_SPEC = "InvalidSpec"  # stored under an older schema; the message names the field
 
 
@@ -236,6 +247,7 @@ STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
         CatalogReason.STARTING: PolicyStanding.APPLYING,
         CatalogReason.SUSPENDING: PolicyStanding.APPLYING,
         CatalogReason.SUSPENDED: PolicyStanding.WORKING,
+        CatalogReason.HELD: PolicyStanding.WORKING,
         CatalogReason.INVALID_SPEC: PolicyStanding.STALLED,
     }
 )

@@ -170,6 +170,7 @@ class Trigger(StrEnum):
     SPEC_CHANGED = "SpecChanged"
     WATERMARK = "Watermark"
     INTERVAL = "Interval"
+    REQUESTED = "Requested"
 
 
 class Stage(StrEnum):

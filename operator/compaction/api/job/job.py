@@ -176,6 +176,7 @@ class CompactionJob(ApiModel):
             ),
             PrinterColumn("Started", ".status.assignedAt", "Start of the newest attempt", PrinterColumnType.DATE),
             PrinterColumn("Ended", ".status.finishedAt", "End of the job", PrinterColumnType.DATE),
+            PrinterColumn("Took", ".status.took", "Time from the start of the newest attempt to the end"),
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the job", PrinterColumnType.DATE),
             PrinterColumn("Failures", ".status.failures", "Failed attempts", PrinterColumnType.INTEGER, wide=True),
             PrinterColumn(

@@ -25,6 +25,7 @@ from compaction.api.conditions import Condition
 from compaction.api.enums import AttemptOutcome, JobState
 from compaction.api.policy.policy_status import MAX_CONDITIONS, WaitStatus
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB, MAX_OBSOLETE_PER_JOB, MAX_SOURCES_PER_GROUP
+from compaction.api.text.printing import format_age
 from compaction.errors import MalformedReportError
 
 # `status` of a CompactionJob: where it is, who had it, and the proof when it is done.
@@ -242,6 +243,14 @@ class CompactionJobStatus(ApiModel):
     def progress(self) -> str | None:
         """Progress for people, such as 37% (the column PROGRESS)."""
         return None if self.progress_percent is None else f"{self.progress_percent}%"
+
+    @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)] | None)  # type: ignore[prop-decorator]
+    @property
+    def took(self) -> str | None:
+        """Time from the newest assignment to the end for people, such as 2m10s (the column TOOK)."""
+        if self.assigned_at is None or self.finished_at is None:
+            return None
+        return format_age(max(0.0, (self.finished_at - self.assigned_at).total_seconds()))
 
 
 # The last word about an attempt: what was committed, what was skipped, and why.

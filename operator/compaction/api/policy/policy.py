@@ -91,6 +91,13 @@ class CompactionPolicy(ApiModel):
             PrinterColumn("Waiting", ".status.waiting.reason", "What the next step waits for", wide=True),
             PrinterColumn("Plan", ".status.plan.hash", "Hash of the newest plan", wide=True),
             PrinterColumn("Approval", ".status.plan.approval", "Whether the plan is approved", wide=True),
+            PrinterColumn(
+                "Progress",
+                ".status.progressPercent",
+                "Progress of the jobs that run, in percent",
+                PrinterColumnType.INTEGER,
+                wide=True,
+            ),
             PrinterColumn("Workers", ".status.workers", "Workers that run", PrinterColumnType.INTEGER, wide=True),
             PrinterColumn("Reclaimed", ".status.reclaimed", "Bytes reclaimed so far", wide=True),
             PrinterColumn("Since", ".status.reasonSince", "Age of the reason", PrinterColumnType.DATE, wide=True),

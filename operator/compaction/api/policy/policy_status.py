@@ -25,6 +25,7 @@ from compaction.api.base import (
 from compaction.api.conditions import Condition
 from compaction.api.enums import PlanApproval, WorkerState
 from compaction.api.policy.store import StoreName
+from compaction.api.requests import RequestStatus, RunNowStatus
 from compaction.api.text.printing import format_age, format_bytes
 
 # The parts of a policy's status about what comes next: the plan, and what is waited for.
@@ -341,6 +342,8 @@ class CompactionPolicyStatus(ApiModel):
     """The newest plan: jobs, cost, gain, and why candidates were left out."""
     active: Count = 0
     """Number of jobs that workers are running."""
+    progress_percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Progress of these jobs together, in percent of the bytes that they copy. Empty while none runs."""
     queued: Count = 0
     """Number of jobs that wait for a worker."""
     faulty: Count = 0
@@ -406,7 +409,14 @@ class CompactionPolicyStatus(ApiModel):
     """Bytes per second that the running jobs may read and write together. Empty without limits.bytesPerSecond."""
     released: Mark = ""
     """Value of the annotation compaction.dev/release that was last acted upon (its SHA-256, if it is long)."""
-
+    last_handled_run_now: Mark = ""
+    """Value of the annotation compaction.dev/run-now that was last answered (its SHA-256, if it is long)."""
+    run_now: RunNowStatus | None = None
+    """What came of that request."""
+    last_handled_scan: Mark = ""
+    """Value of the annotation compaction.dev/scan that was last answered (its SHA-256, if it is long)."""
+    scan: RequestStatus | None = None
+    """What came of that request."""
     approved: Annotated[str, StringConstraints(max_length=64)] = ""
     """Hash of the newest plan that was carried out because the annotation compaction.dev/approve named it."""
 

@@ -95,6 +95,7 @@ STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
         PolicyReason.AWAITING_SCHEDULE: PolicyStanding.WORKING,
         PolicyReason.OUTSIDE_WINDOW: PolicyStanding.WORKING,
         PolicyReason.SUSPENDED: PolicyStanding.WORKING,
+        PolicyReason.HELD: PolicyStanding.WORKING,
         PolicyReason.SENSING: PolicyStanding.APPLYING,
         PolicyReason.SUSPENDING: PolicyStanding.APPLYING,
         PolicyReason.APPROVAL_PENDING: PolicyStanding.ASKING,

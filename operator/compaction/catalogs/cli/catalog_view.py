@@ -72,6 +72,7 @@ def catalog_data(catalog: CatalogCompaction, now: datetime, coordinator: Coordin
         "lastCutSeconds": seconds_between(status.last_compaction_time, now),
         "etcd": ",".join(spec.catalog.endpoints),
         "prefix": spec.catalog.prefix,
+        "ageSeconds": seconds_between(meta.creation_timestamp, now),
     }
 
 
@@ -117,6 +118,7 @@ def _version(value: int | None) -> str:
 
 _CATALOGS = (
     OutputColumn("name", "Catalog"),
+    OutputColumn("ready", "Ready", optional),
     OutputColumn("reason", "Reason", optional),
     OutputColumn("earliestVersion", "Earliest", _version),
     OutputColumn("latestVersion", "Latest", _version),

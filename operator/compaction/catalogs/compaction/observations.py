@@ -13,7 +13,7 @@ from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
 from compaction.core.reconcile.actions import Announce
-from compaction.core.reconcile.observations import Moment, OperatorIdentity
+from compaction.core.reconcile.observations import Hold, Moment, OperatorIdentity
 
 # Work of a round outside of the coordinator, each piece in a thread of its own.
 
@@ -44,6 +44,8 @@ class CatalogMemory:
     `begun_at`: monotonic seconds, of the round that runs; `ended_at`: of the last one. `round`: what the participants
     said, None while they are asked. `earliest`: first version when the log was read. `status`: what is to be written,
     which outlives a write that met another version; None until something is. `reference`: the log of the last round.
+    `requests`: values of the requests (run now, scan) that have begun a round, or are remembered for the next;
+    `answering` those that the round that runs will answer. `figures_only`: it was begun by a scan, and cuts nothing.
     """
 
     generation: int = -1
@@ -56,6 +58,9 @@ class CatalogMemory:
     earliest: int = 0
     status: CatalogCompactionStatus | None = None
     reference: CatalogReference | None = None
+    requests: tuple[str, str] = ("", "")
+    answering: tuple[str, str] = ("", "")
+    figures_only: bool = False
 
 
 # The decision of a reconcile of a catalog. Plain data; `catalogs/operator` carries it out: work begins, then the status
@@ -188,6 +193,7 @@ Result = Heard | LogRead | Saved | Delivered | Broken
 class CatalogSnapshot:
     """The picture. `catalog` is None when it does not exist (any more). `transitions`: of the coordinator's Lease in
     this term; `identity`: name of this replica. `results`: of work that ended since the last reconcile, oldest first.
+    `hold`: the operator's.
     """
 
     namespace: str
@@ -198,6 +204,7 @@ class CatalogSnapshot:
     transitions: int
     results: tuple[Result, ...] = ()
     memory: CatalogMemory = field(default_factory=CatalogMemory)
+    hold: Hold | None = None
 
     @property
     def about(self) -> OperatorIdentity | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from compaction.api.base import timestamp_from_epoch
 from compaction.api.catalog.catalog import (
@@ -36,7 +36,10 @@ from compaction.api.catalog.reasons import (
     standing,
 )
 from compaction.api.conditions import reason_since
+from compaction.api.names import ANNOTATION_RUN_NOW, ANNOTATION_SCAN
 from compaction.api.policy.store import conditions_for
+from compaction.api.requests import RequestStatus, answered_with, unhandled
+from compaction.api.text.printing import mark_of
 from compaction.catalogs.compaction.observations import (
     Ask,
     CatalogDecision,
@@ -50,7 +53,8 @@ from compaction.catalogs.compaction.steps import RoundStep, round_milliseconds, 
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.descriptors import MINIMUM, hybrid, physical
 from compaction.core.reconcile.actions import Announce
-from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Hold, Moment
+from compaction.core.reconcile.requests import announced
 from compaction.core.reconcile.status.announcing import of_standing
 
 # The fencing token of a round (docs/design/catalog-compaction.md#fencing).
@@ -99,6 +103,10 @@ def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCom
         memory = replace(memory, watermark=watermark)
     if not found and _interval_left(memory, snapshot, spec) == 0.0:
         found.append(Trigger.INTERVAL)
+    asked = requested(snapshot.catalog, memory.status or snapshot.catalog.status)
+    if any(value and value != before for value, before in zip(asked, memory.requests, strict=True)):
+        found.append(Trigger.REQUESTED)
+    memory = replace(memory, requests=asked)
     processes = memory.processes
     for item in found:
         processes = processes.triggered(item)
@@ -106,6 +114,29 @@ def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCom
         # Several at once are one: nothing has begun before the last of them.
         processes = memory.processes.triggered(min(found, key=tuple(Trigger).index))
     return replace(memory, processes=processes, transitions=snapshot.transitions, generation=generation)
+
+
+# Requests of a user: to run now, which is a round, and to scan, which is a round that cuts nothing.
+
+
+def requested(catalog: CatalogCompaction, status: CatalogCompactionStatus) -> tuple[str, str]:
+    """The values of the requests that have no answer yet: to run now, to scan."""
+    annotations = catalog.metadata.annotations
+    return (
+        unhandled(annotations, ANNOTATION_RUN_NOW, status.last_handled_run_now),
+        unhandled(annotations, ANNOTATION_SCAN, status.last_handled_scan),
+    )
+
+
+def answered(
+    status: CatalogCompactionStatus, values: tuple[str, str], now: Moment, *, reason: str, message: str, accepted: bool
+) -> CatalogCompactionStatus:
+    """The status with the same answer to each of these requests."""
+    run, scan = values
+    answer = answered_with(RequestStatus, now.time, reason, message, accepted=accepted)
+    changes: dict[str, Any] = {"last_handled_run_now": mark_of(run), "run_now": answer} if run else {}
+    changes |= {"last_handled_scan": mark_of(scan), "scan": answer} if scan else {}
+    return status.model_copy(update=changes) if changes else status
 
 
 def _interval_left(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompactionSpec) -> float | None:
@@ -270,6 +301,9 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     catalog = snapshot.catalog
     if catalog is None:
         return CatalogDecision(CatalogMemory(), forget=True)
+    if snapshot.hold is not None:
+        # On hold every catalog is as if it were suspended; the words for it are others.
+        catalog = catalog.model_copy(update={"spec": catalog.spec.model_copy(update={"suspend": True})})
     memory = _recalled(snapshot.memory, catalog)
     status = memory.status or catalog.status
     tasks: list[Task] = []
@@ -277,7 +311,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     seconds: list[float] = []
     concluded: Outcoming | None = None
     for result in snapshot.results:
-        found = step(memory, result, catalog.spec, status.fencing_token, status.latest_version or 0)
+        found = step(memory, result, _spec_of_round(catalog, memory), status.fencing_token, status.latest_version or 0)
         status = after_step(status, found, snapshot.now)
         memory = found.memory
         tasks += found.tasks
@@ -287,8 +321,21 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
             memory = replace(memory, ended_at=snapshot.now.monotonic)
             begun = None if status.round is None else status.round.started_at
             concluded = _outcome(status, begun)
+            fails = _shown(status) is None or _fails(_shown(status))
+            reason, message, _ = concluded
+            status = answered(
+                status, memory.answering, snapshot.now, reason=reason, message=message, accepted=not fails
+            )
             if memory.processes.stage is Stage.ASKING:  # a remembered trigger begins the next round
                 memory, status = _begin(memory, status, catalog, snapshot, tasks)
+    if catalog.spec.suspend:
+        reason, message, _ = _suspended(memory, snapshot.hold)
+        refused = requested(catalog, status)
+        if memory.processes.stage is not Stage.IDLE:
+            # The round that runs still answers what it was begun for.
+            pairs = zip(refused, memory.answering, strict=True)
+            refused = cast("tuple[str, str]", tuple("" if value == held else value for value, held in pairs))
+        status = answered(status, refused, snapshot.now, reason=reason, message=message, accepted=False)
     idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
     memory = triggered(memory, snapshot, catalog.spec)
     if new_term and not catalog.spec.suspend:
@@ -322,11 +369,20 @@ def _begin(
         # What another log had says nothing about this one.
         status = status.model_copy(update={"earliest_version": None, "latest_version": None})
     memory = replace(memory, reference=catalog.spec.catalog)
-    tasks.append(
-        Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token), bool(status.latest_version))
-    )
+    asked = requested(catalog, status)
+    figures_only = memory.processes.trigger is Trigger.REQUESTED and not asked[0]
+    memory = replace(memory, answering=asked, figures_only=figures_only)
+    token = least_token(snapshot.transitions, status.fencing_token)
+    tasks.append(Ask(_spec_of_round(catalog, memory), token, bool(status.latest_version)))
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
     return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
+
+
+def _spec_of_round(catalog: CatalogCompaction, memory: CatalogMemory) -> CatalogCompactionSpec:
+    """The spec that the round goes by: one that a scan has asked for is a dry run."""
+    if not memory.figures_only:
+        return catalog.spec
+    return catalog.spec.model_copy(update={"dry_run": True})
 
 
 def _decided(
@@ -349,7 +405,11 @@ def _decided(
     assert about is not None, "an existing catalog has an identity"
     write = None
     if _worth_writing(catalog.status, status, ended):
-        events = tuple(of_standing(catalog.status.conditions, status.conditions)) + _cuts(ended)
+        events = (
+            *of_standing(catalog.status.conditions, status.conditions),
+            *announced(catalog.status, status),
+            *_cuts(ended),
+        )
         write = WriteCatalogStatus(about, status, events)
     memory = replace(memory, status=status)
     idle = memory.processes.stage is Stage.IDLE
@@ -388,7 +448,7 @@ def _standing(
     generation = catalog.metadata.generation
     stale = status.observed_generation != generation
     if catalog.spec.suspend:
-        reason, message, lasts = _suspended(memory)
+        reason, message, lasts = _suspended(memory, snapshot.hold)
     elif concluded is None and not stale and status.conditions:
         return status
     elif concluded is None or Trigger.SPEC_CHANGED in (memory.processes.trigger, memory.processes.remembered):
@@ -408,7 +468,9 @@ def _standing(
     return status.model_copy(update=changes)
 
 
-def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
+def _suspended(memory: CatalogMemory, hold: Hold | None) -> tuple[str, str, bool]:
+    if hold is not None:
+        return CatalogReason.HELD.value, f"{hold.said}; no round begins", False
     if memory.processes.stage is Stage.IDLE:
         return CatalogReason.SUSPENDED.value, "spec.suspend is true: no round begins", False
     return CatalogReason.SUSPENDING.value, "the round that runs is the last one until spec.suspend is false", False
@@ -418,16 +480,22 @@ def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcomi
     """Return the outcome of the round that began at `begun`. What fails goes before what waits: a cut that is kept by a
     transaction says nothing about a minimum that no participant takes.
     """
-    shown, propagation = status.compaction, status.propagation
-    if propagation is not None and _fails(propagation) and (shown is None or not _fails(shown)):
-        shown = propagation
+    shown = _shown(status)
     if shown is None:
         return CatalogReason.STARTING.value, "the first round runs", False
     return shown.reason, shown.message, begun is not None and shown.since is not None and shown.since < begun
 
 
-def _fails(process: ProcessStatus) -> bool:
-    return process.outcome in (Outcome.FAILED, Outcome.ABORTED)
+def _shown(status: CatalogCompactionStatus) -> ProcessStatus | None:
+    """Return the process that a round is judged by."""
+    shown, propagation = status.compaction, status.propagation
+    if propagation is not None and _fails(propagation) and not _fails(shown):
+        return propagation
+    return shown
+
+
+def _fails(process: ProcessStatus | None) -> bool:
+    return process is not None and process.outcome in (Outcome.FAILED, Outcome.ABORTED)
 
 
 def _cuts(ended: Sequence[Ended]) -> tuple[Announce, ...]:

@@ -124,7 +124,15 @@ class CatalogController:
         before = state.memory.status or (catalog.status if catalog is not None else CatalogCompactionStatus())
         decision = reconcile(
             CatalogSnapshot(
-                key.namespace, key.name, moment, catalog, runtime.identity, runtime.epoch, results, state.memory
+                key.namespace,
+                key.name,
+                moment,
+                catalog,
+                runtime.identity,
+                runtime.epoch,
+                results,
+                state.memory,
+                runtime.hold(),
             )
         )
         state.memory = decision.memory

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import click
@@ -17,11 +18,13 @@ from pydantic import ValidationError
 from compaction.api.base import ApiModel
 from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
-from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.names import COORDINATOR_LEASE, HOLD_LEASE
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.cluster.flags import CommandTarget, ObjectKind
 from compaction.cli.lazy import report
+from compaction.core.reconcile.observations import Hold
 from compaction.errors import (
+    AlreadyExistsError,
     ApiError,
     ApiUnavailableError,
     CompactionError,
@@ -32,8 +35,9 @@ from compaction.errors import (
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, NAMESPACES, ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.transport import CATALOG_COMPACTIONS, Obj, Resource
+from compaction.kube.client.transport import CATALOG_COMPACTIONS, EVENTS, Obj, Resource
 from compaction.kube.errors import ClusterCommandError
+from compaction.kube.hold import lease_of, read_hold
 from compaction.leases.record import Lease
 
 # The synchronous edge of the commands for a cluster: flags as kubectl's, our kinds as models, errors a person can act
@@ -57,21 +61,23 @@ class ClusterAccess:
         self.namespace = target.namespace or client.connection.namespace
         self._scope = None if target.all_namespaces else self.namespace
 
-    async def policies(self) -> list[CompactionPolicy]:
-        """All policies in reach; one that an older schema let in is named on stderr and left out."""
-        found = await self._client.list(COMPACTION_POLICIES, namespace=self._scope)
+    async def policies(self, *, labels: str | None = None) -> list[CompactionPolicy]:
+        """All policies in reach (with these labels); one that an older schema let in is named on stderr and left
+        out.
+        """
+        found = await self._client.list(COMPACTION_POLICIES, namespace=self._scope, labels=labels)
         return models(CompactionPolicy, found.items)
 
     async def policy(self, name: str) -> CompactionPolicy:
         """One policy."""
         return await self._get(COMPACTION_POLICIES, CompactionPolicy, name)
 
-    async def catalogs(self) -> list[CatalogCompaction] | None:
+    async def catalogs(self, *, labels: str | None = None) -> list[CatalogCompaction] | None:
         """All catalogs in reach, as `policies`; None where there is no such kind, or no permission: a role or a
         definition of before an upgrade lets policies be seen.
         """
         try:
-            found = await self._client.list(CATALOG_COMPACTIONS, namespace=self._scope)
+            found = await self._client.list(CATALOG_COMPACTIONS, namespace=self._scope, labels=labels)
         except (ForbiddenError, NotFoundError):
             return None
         return models(CatalogCompaction, found.items)
@@ -124,25 +130,86 @@ class ClusterAccess:
             return None
         return _parsed(found.items)
 
+    async def events(self, kind: str) -> list[Obj]:
+        """Events about objects of a kind, in the namespace."""
+        found = await self._client.list(EVENTS, namespace=self.namespace, fields=f"involvedObject.kind={kind}")
+        return list(found.items)
+
+    async def watch_events(self) -> AsyncIterator[Obj]:
+        """Events of the namespace as they are, then each change. Raises as `watch_policies`."""
+        async for event in self._client.watch(EVENTS, namespace=self.namespace):
+            if event.type in ("ADDED", "MODIFIED"):
+                yield event.object
+
     async def annotate(self, resource: Resource, name: str, key: str, value: str) -> None:
         """Set one annotation."""
-        patch: Obj = {"metadata": {"annotations": {key: value}}}
-        try:
-            await self._client.patch(resource, name, patch, namespace=self.namespace, field_manager=USER_AGENT)
-        except NotFoundError as error:
-            raise _absent(resource, name, self.namespace) from error
+        await self.patch(resource, name, {"metadata": {"annotations": {key: value}}}, namespace=self.namespace)
 
-    def watch_policies(self, name: str | None) -> AsyncIterator[CompactionPolicy]:
-        """Policies as they are, then each change. Raises GoneError and ApiUnavailableError as the client does."""
-        return self._watch(COMPACTION_POLICIES, CompactionPolicy, name)
+    async def patch(self, resource: Resource, name: str, patch: Obj, *, namespace: str) -> None:
+        """Merge the patch into an object. Raises ClusterCommandError when it is not there, ApiError otherwise."""
+        try:
+            await self._client.patch(resource, name, patch, namespace=namespace, field_manager=USER_AGENT)
+        except NotFoundError as error:
+            raise _absent(resource, name, namespace) from error
+
+    async def hold(self, namespace: str | None, reason: str, *, drain: bool) -> str:
+        """Put the operator in that namespace (None: the only one) on hold; returns its namespace."""
+        where = await self._operator(namespace)
+        wanted = Hold(reason, by=await self._user(), since=datetime.now(UTC), drain=drain)
+        try:
+            await self._client.create(LEASES, lease_of(wanted, where).body())
+        except AlreadyExistsError as error:
+            held = await read_hold(self._client, where)
+            said = held.said if held is not None else "another hold has just ended; try again"
+            raise ClusterCommandError(f"{said}. Release it first: kubectl compaction release -n {where}") from error
+        return where
+
+    async def release(self, namespace: str | None) -> str:
+        """End the hold of the operator in that namespace (None: the only one); returns its namespace."""
+        where = await self._operator(namespace)
+        try:
+            await self._client.delete(LEASES, HOLD_LEASE, namespace=where)
+        except NotFoundError as error:
+            raise ClusterCommandError(f"the operator in {where} is not on hold") from error
+        return where
+
+    async def _operator(self, namespace: str | None) -> str:
+        """The namespace of the operator that is meant. Raises ClusterCommandError unless exactly one is found."""
+        leases, _ = await self.coordinators()
+        found = sorted({lease.namespace for lease in leases or ()})
+        if namespace is not None:
+            if leases is not None and namespace not in found:
+                others = f"; there is one in {', '.join(found)}" if found else ""
+                raise ClusterCommandError(f"no operator has its Lease in namespace {namespace}{others}")
+            return namespace
+        if len(found) != 1:
+            what = f"operators are in {', '.join(found)}" if found else "no operator is found"
+            raise ClusterCommandError(f"{what}: name the namespace of its Lease {COORDINATOR_LEASE} with -n")
+        return found[0]
+
+    async def _user(self) -> str:
+        """Who this user is to the API server; empty where it does not say (before Kubernetes 1.28)."""
+        body: Obj = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        with suppress(ApiError):
+            answer = await self._client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
+            return str(answer.get("status", {}).get("userInfo", {}).get("username", ""))
+        return ""
+
+    def watch_policies(self, name: str | None, *, labels: str | None = None) -> AsyncIterator[CompactionPolicy]:
+        """Policies (with these labels) as they are, then each change. Raises GoneError and ApiUnavailableError as the
+        client does.
+        """
+        return self._watch(COMPACTION_POLICIES, CompactionPolicy, name, labels)
 
     def watch_catalog(self, name: str) -> AsyncIterator[CatalogCompaction]:
         """One catalog as it is, then each change. Raises as `watch_policies`."""
         return self._watch(CATALOG_COMPACTIONS, CatalogCompaction, name)
 
-    async def _watch(self, resource: Resource, model: type[Model], name: str | None) -> AsyncIterator[Model]:
+    async def _watch(
+        self, resource: Resource, model: type[Model], name: str | None, labels: str | None = None
+    ) -> AsyncIterator[Model]:
         fields = f"metadata.name={name}" if name is not None else None
-        async for event in self._client.watch(resource, namespace=self._scope, fields=fields):
+        async for event in self._client.watch(resource, namespace=self._scope, labels=labels, fields=fields):
             if event.type in ("ADDED", "MODIFIED"):
                 for item in models(model, [event.object]):
                     yield item
@@ -207,7 +274,8 @@ def _advice(error: ApiError, server: str) -> str:
         case ForbiddenError():
             return (
                 f"not permitted: {said}; the role compaction-viewer lets status, plan, why and quarantine read, "
-                "compaction-editor lets approve, retry and quarantine --release write"
+                "compaction-editor lets approve, retry, run-now, scan, suspend, resume and quarantine --release write, "
+                "and compaction-holder in the operator's namespace hold and release"
             )
         case UnauthorizedError():
             return f"{server} does not know these credentials: {said}; log in again, or check --context"

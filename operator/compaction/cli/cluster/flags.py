@@ -182,4 +182,5 @@ def kind_and_name(text: str, *kinds: ObjectKind) -> tuple[ObjectKind | None, str
         if plain in (kind.value, *_WORDS[kind]):
             return kind, name
     known = [f"{kind.value} ({_NOUNS[kind]})" for kind in kinds]
-    raise ClusterCommandError(f"{word} is not {', '.join(known[:-1])} or {known[-1]}")
+    others = f"{', '.join(known[:-1])} or " if known[:-1] else ""
+    raise ClusterCommandError(f"{word} is not {others}{known[-1]}")

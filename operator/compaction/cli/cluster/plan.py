@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +16,9 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
-from compaction.cli.cluster.flags import CommandTarget, cluster_options, complete
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
+from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.core.explain.words import left_out_words
 from compaction.core.meaning import meaning_of
@@ -169,40 +172,94 @@ def _approval(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
         return "It was approved; the coordinator scans the store again before it creates the jobs."
     since = plan.waiting_since
     age = f"{format_age((now - since).total_seconds())} " if since is not None else ""
-    return f"It has waited {age}for approval: kubectl compaction approve {name} {plan.hash} -n {namespace}"
+    return f"It has waited {age}for approval: kubectl compaction approve {name}={plan.hash} -n {namespace}"
 
 
-# `approve`: carry out the plan that waits for approval.
+# `approve`: carry out plans that wait for approval.
 #
-# Exit codes: 0 approved (or it was already); 1 not, and stderr says why; 2 wrong usage; 130 not confirmed.
+# Exit codes: 0 approved (or it was already); 1 one was not, and stderr says which and why; 2 wrong usage; 130 not
+# confirmed.
 
 
 @click.command("approve")
-@click.argument("policy", shell_complete=complete("policies"))
-@click.argument("plan_hash", metavar="[HASH]", required=False)
-@click.option("-y", "--yes", is_flag=True, help="Approve the current plan without a prompt.")
+@click.argument("plans", metavar="[POLICY[=HASH]]...", nargs=-1, shell_complete=complete("policies"))
+@click.option("-l", "--selector", metavar="SELECTOR", help="Policies with these labels whose plan waits.")
+@click.option("-y", "--yes", is_flag=True, help="Approve the current plans without a prompt.")
 @cluster_options()
-def approve_command(*, policy: str, plan_hash: str | None, yes: bool, target: CommandTarget) -> None:
-    """Approve the plan of POLICY; with HASH, only if it is still the current one.
+def approve_command(*, plans: tuple[str, ...], selector: str | None, yes: bool, target: CommandTarget) -> int:
+    """Approve the plan of each POLICY; with =HASH, only if it is still the current one.
 
-    Without HASH the plan is shown first, and you are asked; in a script give HASH or --yes.
+    Without a hash the plans are shown first, and you are asked; in a script give hashes or --yes. One that cannot be
+    approved does not hold up the others.
+
+    Example: kubectl compaction approve logs=497a31287346bc19 events=4d5e00c0ffee1234
     """
     from compaction.cli.cluster.access import ask
+
+    if bool(plans) == (selector is not None):
+        raise click.UsageError("give policies, or -l SELECTOR")
+    wanted = dict(_named(text) for text in plans)
+    policies, code = ask(target, lambda cluster: _policies(cluster, tuple(wanted), selector))
+    chosen: list[tuple[CompactionPolicy, PlanStatus]] = []
+    for policy in policies:
+        name = policy.metadata.name
+        try:
+            plan = plan_to_approve(policy, wanted.get(name))
+        except ClusterCommandError as error:
+            report(error)
+            code = EXIT_DATA_ERROR
+            continue
+        if plan is None:
+            click.echo(f"policy {name}: its plan was approved already")
+        else:
+            click.echo(summary(policy, plan, datetime.now(UTC)))
+            chosen.append((policy, plan))
+    unnamed = [plan for policy, plan in chosen if wanted.get(policy.metadata.name) is None]
+    if unnamed and not yes:
+        _confirm(unnamed)
+    for policy, plan in chosen:
+        name, found = policy.metadata.name, plan.hash
+        ask(target, functools.partial(_approve, name=name, plan=found))
+        click.echo(
+            f"policy {name}: approved; the store is scanned again, and if the plan is still {found}, its "
+            f"{plural(plan.jobs, 'job is', 'jobs are')} created; a changed store makes another plan, which waits again"
+        )
+    return code
+
+
+async def _approve(cluster: ClusterAccess, name: str, plan: str) -> None:
     from compaction.kube.client.api import COMPACTION_POLICIES
 
-    found = ask(target, lambda cluster: cluster.policy(policy))
-    plan = plan_to_approve(found, plan_hash)
-    if plan is None:
-        click.echo(f"policy {policy}: its plan was approved already")
-        return
-    click.echo(summary(found, plan, datetime.now(UTC)))
-    if plan_hash is None and not yes:
-        _confirm(plan)
-    ask(target, lambda cluster: cluster.annotate(COMPACTION_POLICIES, policy, ANNOTATION_APPROVE, plan.hash))
-    click.echo(
-        f"approved: the store is scanned again, and if the plan is still {plan.hash}, its "
-        f"{plural(plan.jobs, 'job is', 'jobs are')} created; a changed store makes another plan, which waits again"
-    )
+    await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_APPROVE, plan)
+
+
+def _named(text: str) -> tuple[str, str | None]:
+    """Split `POLICY=HASH`."""
+    name, _, plan = text.partition("=")
+    return kind_and_name(name, ObjectKind.POLICY)[1], plan or None
+
+
+async def _policies(
+    cluster: ClusterAccess, names: tuple[str, ...], selector: str | None
+) -> tuple[list[CompactionPolicy], int]:
+    """The policies, and the exit code so far. Of those with the labels only these whose plan waits."""
+    if selector is not None:
+        found = [policy for policy in await cluster.policies(labels=selector) if _waits(policy)]
+        if not found:
+            raise ClusterCommandError("no plan of a policy with these labels waits for approval")
+        return found, 0
+    policies, code = [], 0
+    for name in names:
+        try:
+            policies.append(await cluster.policy(name))
+        except ClusterCommandError as error:
+            report(error)
+            code = EXIT_DATA_ERROR
+    return policies, code
+
+
+def _waits(policy: CompactionPolicy) -> bool:
+    return policy.status.plan is not None and policy.status.plan.approval is PlanApproval.PENDING
 
 
 def plan_to_approve(policy: CompactionPolicy, wanted: str | None) -> PlanStatus | None:
@@ -225,8 +282,10 @@ def plan_to_approve(policy: CompactionPolicy, wanted: str | None) -> PlanStatus 
     return plan if plan.approval is PlanApproval.PENDING else None
 
 
-def _confirm(plan: PlanStatus) -> None:
+def _confirm(plans: Sequence[PlanStatus]) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"cannot prompt (stdin is not a terminal): pass the hash ({plan.hash}) or --yes")
-    show_work(plan)
-    click.confirm("Approve it?", abort=True)
+        hashes = ", ".join(plan.hash for plan in plans)
+        raise click.UsageError(f"cannot prompt (stdin is not a terminal): pass =HASH ({hashes}) or --yes")
+    for plan in plans:
+        show_work(plan)
+    click.confirm("Approve it?" if len(plans) == 1 else f"Approve all {len(plans)}?", abort=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -32,6 +33,8 @@ from compaction.cli.cluster.status_view import (
     policy_data,
     show_policy,
     sorted_jobs,
+    totals_data,
+    totals_line,
 )
 from compaction.cli.output import OutputColumn, OutputFormat, TableStream, emit, output_option, print_table
 from compaction.core.explain.explanation import Coordination, coordination
@@ -41,6 +44,31 @@ if TYPE_CHECKING:
     from compaction.cli.cluster.access import ClusterAccess
 
 RECONNECT_SECONDS: Final = 2.0
+_THINGS: Final = "policies or catalogs"
+
+
+def _largest(*keys: str) -> Callable[[Data], tuple[float, str, str]]:
+    """Order by the first of these figures that a row has, the largest first; what is not known comes last."""
+
+    def key(row: Data) -> tuple[float, str, str]:
+        found = next((row[name] for name in keys if row.get(name) is not None), -1)
+        return -float(found), row["namespace"], row["name"]
+
+    return key
+
+
+def _pinned(row: Data) -> tuple[float, str, str]:
+    """Order by the age of the oldest debt; of a catalog, by how long it is pinned."""
+    pinned = (row.get("pin") or {}).get("sinceSeconds")
+    return _largest("oldestDebtSeconds", "pinnedSeconds")(row | {"pinnedSeconds": pinned})
+
+
+ORDERS: Final[Mapping[str, Callable[[Data], tuple[float, str, str]]]] = {
+    "debt": _largest("debtBytes", "behindVersions"),
+    "oldest": _pinned,
+    "age": _largest("ageSeconds"),
+}
+"""Values of --sort: the most debt, the oldest debt, the oldest object first."""
 CoordinatorOf = Callable[[str], Coordination]
 Watched = TypeVar("Watched", CompactionPolicy, CatalogCompaction)
 
@@ -48,14 +76,34 @@ Watched = TypeVar("Watched", CompactionPolicy, CatalogCompaction)
 @click.command("status")
 @click.argument("name", metavar="[POLICY|CATALOG]", required=False, shell_complete=complete("policies catalogs"))
 @cluster_options(all_namespaces=True)
+@click.option("-l", "--selector", metavar="SELECTOR", help="Only those with these labels, such as team=blue.")
+@click.option("--not-ready", is_flag=True, help="Only those whose condition Ready is not True.")
+@click.option("--sort", "order", type=click.Choice(sorted(ORDERS)), help="What comes first; default: by name.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many rows of each table.")
 @click.option("-w", "--watch", is_flag=True, help="After listing, print the row of a policy at each change.")
 @output_option(wide=True)
-def command(*, name: str | None, target: CommandTarget, watch: bool, output: OutputFormat) -> None:
+def command(
+    *,
+    name: str | None,
+    target: CommandTarget,
+    selector: str | None,
+    not_ready: bool,
+    order: str | None,
+    limit: int | None,
+    watch: bool,
+    output: OutputFormat,
+) -> None:
     """Show what is behind, why, until when, at what cost: of all policies and catalogs, or of one of them.
 
     If a policy and a catalog share the name, the policy is shown; ccat/NAME selects the catalog. --watch follows
-    policies, or the catalog that is named.
+    policies, or the catalog that is named. Below several policies stand the sums over all of them.
+
+    Example: kubectl compaction status -A --not-ready --sort oldest
     """
+    if name is not None and (selector is not None or not_ready or order or limit):
+        raise click.UsageError("-l, --not-ready, --sort and --limit are about several: give no name")
+    if watch and (not_ready or order or limit):
+        raise click.UsageError("--watch prints a row at each change: give no --not-ready, --sort or --limit")
     if name is not None and target.all_namespaces:
         raise click.UsageError("one object is in one namespace: give -n, not -A")
     if watch and output is OutputFormat.YAML:
@@ -63,21 +111,38 @@ def command(*, name: str | None, target: CommandTarget, watch: bool, output: Out
     from compaction.cli.cluster.access import ask  # has a client of the API, which help does without
 
     if name is None and not watch:
-        _show_fleet(target, output)
+        _show_fleet(target, FleetFilter(selector, not_ready, order, limit), output)
     elif name is None:
-        ask(target, lambda cluster: _watch(cluster, None, target, output))
+        ask(target, lambda cluster: _watch(cluster, None, target, output, labels=selector))
     else:
         ask(target, lambda cluster: _show_one(cluster, name, target, output, watch=watch))
 
 
-def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
+@dataclass(frozen=True, slots=True)
+class FleetFilter:
+    """The rows that are asked for, and their order; None for all, and for the order of names."""
+
+    selector: str | None = None
+    not_ready: bool = False
+    order: str | None = None
+    limit: int | None = None
+
+    def rows(self, data: list[Data]) -> list[Data]:
+        """Those that are shown, before the limit."""
+        chosen = [row for row in data if not self.not_ready or row["ready"] != "True"]
+        return chosen if self.order is None else sorted(chosen, key=ORDERS[self.order])
+
+
+def _show_fleet(target: CommandTarget, shown: FleetFilter, output: OutputFormat) -> None:
     from compaction.cli.cluster.access import ask, nothing_found
 
     async def read(
         cluster: ClusterAccess,
     ) -> tuple[list[CompactionPolicy], list[CatalogCompaction], str, CoordinatorOf]:
         coordinators = await _coordinators(cluster)
-        return await cluster.policies(), await cluster.catalogs() or [], cluster.namespace, coordinators
+        policies = await cluster.policies(labels=shown.selector)
+        catalogs = await cluster.catalogs(labels=shown.selector) or []
+        return policies, catalogs, cluster.namespace, coordinators
 
     policies, catalogs, namespace, coordinator_of = ask(target, read)
     now = datetime.now(UTC)
@@ -85,25 +150,40 @@ def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
         catalog.metadata.namespace for catalog in catalogs
     }
     found = {namespace: coordinator_of(namespace) for namespace in namespaces}
-    rows = [policy_data(policy, now, found[policy.metadata.namespace]) for policy in policies]
-    more = [catalog_data(catalog, now, found[catalog.metadata.namespace]) for catalog in catalogs]
+    every = [policy_data(policy, now, found[policy.metadata.namespace]) for policy in policies]
+    every_catalog = [catalog_data(catalog, now, found[catalog.metadata.namespace]) for catalog in catalogs]
+    rows, more = shown.rows(every), shown.rows(every_catalog)
     _warn(found, now)
     if output in (OutputFormat.JSON, OutputFormat.YAML):
-        emit({"items": rows, "catalogs": more}, output)
-    elif not rows and not more:
-        nothing_found(namespace, target, "policies or catalogs")
+        emit({"items": rows[: shown.limit], "catalogs": more[: shown.limit], "totals": totals_data(every)}, output)
+        return
+    if not rows and not more:
+        nothing_found(namespace, target, "policies or catalogs that are not ready" if shown.not_ready else _THINGS)
     else:
-        _print_tables(rows, more, namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE)
+        wide, spaces = output is OutputFormat.WIDE, target.all_namespaces
+        _print_tables(rows, more, shown.limit, namespaces=spaces, wide=wide)
+    if len(every) > 1:
+        click.echo(f"\n{totals_line(totals_data(every), every_catalog)}")
 
 
-def _print_tables(policies: list[Data], catalogs: list[Data], *, namespaces: bool, wide: bool) -> None:
+def _print_tables(
+    policies: list[Data], catalogs: list[Data], limit: int | None, *, namespaces: bool, wide: bool
+) -> None:
     """One table of each kind that there is."""
     if policies:
-        print_table([fleet_row(row) for row in policies], fleet_columns(namespaces=namespaces, wide=wide))
+        table = [fleet_row(row) for row in policies[:limit]]
+        _print_rows(table, fleet_columns(namespaces=namespaces, wide=wide), left=len(policies) - len(table))
     if policies and catalogs:
         click.echo()
     if catalogs:
-        print_table([catalog_row(row) for row in catalogs], catalog_columns(namespaces=namespaces, wide=wide))
+        table = [catalog_row(row) for row in catalogs[:limit]]
+        _print_rows(table, catalog_columns(namespaces=namespaces, wide=wide), left=len(catalogs) - len(table))
+
+
+def _print_rows(rows: Sequence[Data], columns: Sequence[OutputColumn], *, left: int) -> None:
+    print_table(rows, columns)
+    if left:
+        click.echo(f"and {left} more: raise --limit")
 
 
 async def _show_one(
@@ -157,7 +237,9 @@ def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
             )
 
 
-async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget, output: OutputFormat) -> None:
+async def _watch(
+    cluster: ClusterAccess, name: str | None, target: CommandTarget, output: OutputFormat, *, labels: str | None = None
+) -> None:
     """Rows of policies until interrupted."""
     coordinator_of = await _coordinators(cluster)
     if not target.all_namespaces:
@@ -165,7 +247,7 @@ async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget
     columns = fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE)
     # A row is news, so an operator writes: what the Leases said at the beginning says less than that.
     await _follow(
-        lambda: cluster.watch_policies(name),
+        lambda: cluster.watch_policies(name, labels=labels),
         lambda item: policy_data(item, datetime.now(UTC)),
         fleet_row,
         columns,

@@ -104,6 +104,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "oldestDebtAt": time_text(status.oldest_debt_at),
         "oldestDebtSeconds": seconds_between(status.oldest_debt_at, now),
         "active": status.active,
+        "progressPercent": status.progress_percent,
         "queued": status.queued,
         "faulty": status.faulty,
         "quarantined": len(status.quarantined),
@@ -122,6 +123,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "lastSuccessSeconds": seconds_between(status.last_success_time, now),
         "bytesReclaimed": status.bytes_reclaimed,
         "workers": status.workers,
+        "ageSeconds": seconds_between(policy.metadata.creation_timestamp, now),
     }
 
 
@@ -160,6 +162,7 @@ def _next(data: Data) -> str:
 
 _FLEET = (
     OutputColumn("name", "Name"),
+    OutputColumn("ready", "Ready", optional),
     OutputColumn("reason", "Reason", optional),
     OutputColumn("debtBytes", "Debt", optional_bytes),
     OutputColumn("oldestDebtSeconds", "Oldest", age_text),
@@ -193,6 +196,7 @@ _JOBS = (
     OutputColumn("reason", "Reason", optional),
     OutputColumn("startedSeconds", "Started", age_text),
     OutputColumn("finishedSeconds", "Ended", age_text),
+    OutputColumn("tookSeconds", "Took", age_text),
     OutputColumn("ageSeconds", "Age", age_text),
 )
 
@@ -205,6 +209,34 @@ def fleet_row(data: Data) -> Data:
 def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[OutputColumn, ...]:
     """Columns of the table over all policies."""
     return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
+
+
+def totals_data(rows: Sequence[Data]) -> Data:
+    """The sums over policies, from `policy_data`; what is not known of one counts as nothing."""
+
+    def total(key: str) -> int:
+        return sum(row[key] or 0 for row in rows)
+
+    return {
+        "policies": len(rows),
+        "notReady": sum(row["ready"] != "True" for row in rows),
+        **{key: total(key) for key in ("debtBytes", "active", "queued", "faulty", "quarantined", "bytesReclaimed")},
+    }
+
+
+def totals_line(totals: Data, catalogs: Sequence[Data]) -> str:
+    """The sums in one line, below the tables."""
+    run, wait = plural(totals["active"], "job runs", "jobs run"), plural(totals["queued"], "waits", "wait")
+    line = (
+        f"{plural(totals['policies'], 'policy', 'policies')}, {totals['notReady']} not ready: "
+        f"{format_bytes(totals['debtBytes'])} of debt; {run}, {wait}, {totals['faulty']} faulty; "
+        f"{format_bytes(totals['bytesReclaimed'])} reclaimed"
+    )
+    if not catalogs:
+        return line
+    behind = sum(row["behindVersions"] or 0 for row in catalogs)
+    unready = sum(row["ready"] != "True" for row in catalogs)
+    return f"{line}; {plural(len(catalogs), 'catalog')}, {unready} not ready: {plural(behind, 'version')} behind"
 
 
 def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None = None) -> Data:
@@ -227,6 +259,7 @@ def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None =
         "reason": ready.reason if ready is not None else None,
         "startedSeconds": seconds_between(status.assigned_at, now),
         "finishedSeconds": seconds_between(status.finished_at, now),
+        "tookSeconds": seconds_between(status.assigned_at, status.finished_at),
         "ageSeconds": seconds_between(job.metadata.creation_timestamp, now),
     }
 
@@ -262,6 +295,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     name = f"{data['namespace']}/{data['name']}"
     since, kind = since_text(policy.status, now), kind_of(policy.spec.store)
     run, wait = plural(data["active"], "runs", "run"), plural(data["queued"], "waits", "wait")
+    run += f" ({data['progressPercent']}%)" if data["progressPercent"] is not None else ""
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),

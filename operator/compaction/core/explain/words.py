@@ -132,12 +132,12 @@ TARGET_WORDS: Final[Mapping[str, Meaning]] = {
     LeftOutReason.COOLDOWN: Meaning(
         "The cooldown after its last job is not over.",
         "It is due again when trigger.cooldown has passed since then.",
-        f"To compact it earlier, shorten trigger.cooldown: {_EDIT}",
+        "To compact it now: kubectl compaction run-now {policy} {n}",
     ),
     LeftOutReason.SUSPENDED: Meaning(
         "The policy is suspended, so no job is created for it.",
         "It is planned from the first scan after spec.suspend is false.",
-        'Resume the policy: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+        "Resume the policy: kubectl compaction resume {policy} {n}",
     ),
     LeftOutReason.JOB_UNFINISHED: Meaning(
         "It has an unfinished job; targets have one job at a time.",
@@ -193,7 +193,7 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.AWAITING_SCHEDULE: Meaning(
         "There is debt, and the next plan is created at the next time of trigger.schedule.",
         "At that time the coordinator scans the store and creates a plan from it.",
-        f"To plan after every scan, remove trigger.schedule: {_EDIT}",
+        "To plan now: kubectl compaction run-now {policy} {n}; after every scan: remove trigger.schedule",
     ),
     PolicyReason.SUSPENDING: Meaning(
         "The policy is being suspended: jobs that were running when spec.suspend became true still run.",
@@ -202,7 +202,12 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.SUSPENDED: Meaning(
         "The policy is suspended (spec.suspend is true).",
         "The store is still scanned; no job is created or assigned.",
-        'Resume it: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+        "Resume it: kubectl compaction resume {policy} {n}",
+    ),
+    PolicyReason.HELD: Meaning(
+        "The operator is on hold: it plans, starts and deletes nothing, for no policy and no catalog.",
+        "Stores are still scanned; everything goes on when the hold is released.",
+        "Release it, when what it was for is over: kubectl compaction release",
     ),
     PolicyReason.APPROVAL_PENDING: Meaning(
         "A plan waits for approval, and no other work is due.",
@@ -212,7 +217,7 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.OUTSIDE_WINDOW: Meaning(
         "No job runs, and jobs start only inside one of trigger.windows.",
         "Jobs are assigned when the next window opens; scans continue.",
-        f"To start jobs earlier, change trigger.windows: {_EDIT}",
+        "To start them now: kubectl compaction run-now {policy} {n} --outside-window",
     ),
     PolicyReason.INVALID_SPEC: Meaning(
         "The policy was stored under an older schema and is no longer valid.",
@@ -333,7 +338,12 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
     WaitReason.SUSPENDED: Meaning(
         "The policy is suspended, so its jobs wait.",
         "The job is assigned when spec.suspend is false again.",
-        'Resume it: kubectl patch cpol {policy} {n} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+        "Resume it: kubectl compaction resume {policy} {n}",
+    ),
+    WaitReason.HELD: Meaning(
+        "The operator is on hold, so no job starts.",
+        "The job is assigned when the hold is released.",
+        "Release it, when what it was for is over: kubectl compaction release",
     ),
     WaitReason.APPROVAL_PENDING: Meaning(
         "spec.approval is Manual, and the current plan is not approved.",
@@ -343,7 +353,7 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
     WaitReason.AWAITING_SCHEDULE: Meaning(
         "There is debt, and plans are created only at the times of trigger.schedule.",
         "The next plan is created at the next of those times, from a scan at that time.",
-        f"To plan after every scan, remove trigger.schedule: {_EDIT}",
+        "To plan now: kubectl compaction run-now {policy} {n}; after every scan: remove trigger.schedule",
     ),
     WaitReason.OUTSIDE_WINDOW: Meaning(
         "None of trigger.windows is open, and jobs start only inside one.",

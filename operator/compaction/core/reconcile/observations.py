@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TypeVar
 
+from compaction.api.base import format_timestamp, to_timestamp
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.job.job import CompactionJob
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.policy import CompactionPolicy, PlanStatus
+from compaction.api.requests import RequestStatus, RunNowStatus
 from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.planning.planner import PlannedJob
 from compaction.core.planning.scheduler import Grant
@@ -64,13 +66,17 @@ class Unmade:
 class PlanMemory:
     """Of `core/reconcile/planning` and `jobs/evictions`: the newest plan, and what it was made from.
 
-    `reading` and `generation` are the scan and the spec that it was made from; `jobs` those (`Snapshot.job_versions`)
-    beside which it was made, None when it made some. `pending` are the jobs of a plan that waits for approval whose
-    sources no other plan may take. `scheduled_for` is the schedule's anchor (epoch seconds, core/reconcile/timing.py),
-    and `evicted` says from when on (epoch seconds) a job of that name may be planned again; both None after a restart.
+    `reading` and `generation` are the scan and the spec that it was made from; `skipped` is a scan for its figures
+    alone, from which none is made; `on_hold`: it was made while the operator was on hold, and has no jobs. `jobs` are
+    those (`Snapshot.job_versions`) beside which it was made, None when it made some. `pending` are the jobs of a plan
+    that waits for approval whose sources no other plan may take. `scheduled_for` is the schedule's anchor (epoch
+    seconds, core/reconcile/timing.py), and `evicted` says from when on (epoch seconds) a job of that name may be
+    planned again; both None after a restart.
     """
 
     reading: int = -1
+    skipped: int = -1
+    on_hold: bool = False
     jobs: tuple[str, ...] | None = None
     generation: int = -1
     plan: PlanStatus | None = None
@@ -138,11 +144,21 @@ class ShareMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestMemory:
+    """Of `core/reconcile/requests`: the marks of the requests that were answered last, and the answers."""
+
+    run_now_mark: str = ""
+    scan_mark: str = ""
+    run_now: RunNowStatus | None = None
+    scan: RequestStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """The state that a reconcile remembers for the next one.
 
     `finished` maps a target to the end of its last job. `waits` and `reasons`: since when each waiting job waits, and
-    since when something waits for a reason (wall clock); None after a restart.
+    since when something waits for a reason (wall clock); None after a restart, and so are `requests`.
     """
 
     planning: PlanMemory = PlanMemory()
@@ -153,6 +169,7 @@ class Memory:
     waits: Mapping[str, datetime] | None = None
     reasons: Mapping[str, datetime] | None = None
     claims: Mapping[str, ClaimProblem] = field(default_factory=frozen)
+    requests: RequestMemory | None = None
     status_written_at: float = -1e9
 
 
@@ -227,6 +244,7 @@ NO_ALLOWANCE = Allowance()
 # (docs/design/leases-and-tokens.md#expiry).
 
 __all__ = [
+    "Hold",
     "JobLease",
     "JobView",
     "Moment",
@@ -357,11 +375,31 @@ class WorkerProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The operator is on hold: nothing is planned, started or deleted, whatever policies and catalogs say. `since`: as
+    the Lease of the hold says it. `drain`: what runs is stopped.
+    """
+
+    reason: str
+    by: str = ""
+    since: datetime | None = None
+    drain: bool = False
+
+    @property
+    def said(self) -> str:
+        """The hold in words, for a status."""
+        since = f" since {format_timestamp(to_timestamp(self.since))}" if self.since is not None else ""
+        by = f" by {self.by}" if self.by else ""
+        return f"the operator is on hold{since}{by}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySnapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
     `stray_leases` are job Leases without a job. `version` is the operator's own. `allowance` is what the policy may
-    have of the operator's limits. `held_by` says which older policy compacts its store, or is empty.
+    have of the operator's limits. `held_by` says which older policy compacts its store, or is empty; `hold` is that of
+    the operator.
     """
 
     namespace: str
@@ -377,6 +415,7 @@ class PolicySnapshot:
     version: str = ""
     allowance: Allowance = field(default_factory=Allowance)
     held_by: str = ""
+    hold: Hold | None = None
 
     @property
     def job_versions(self) -> tuple[str, ...]:

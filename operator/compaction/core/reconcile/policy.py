@@ -13,7 +13,7 @@ from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatu
 from compaction.api.text.printing import mark_of
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import Plan
-from compaction.core.reconcile import store_work
+from compaction.core.reconcile import requests, store_work
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
@@ -66,6 +66,8 @@ def rest_of(
     memory, now, reading = decision.memory, snapshot.now, snapshot.reading
     if decision.acts or decision.store_tasks or decision.events or reading is None or snapshot.held_by:
         return None
+    if requests.is_open(policy, memory):
+        return None
     if not (_is_idle(snapshot, memory, steps) and _is_planned_out(snapshot, policy, memory)):
         return None
     interval = float(policy.spec.trigger.interval)
@@ -99,6 +101,8 @@ def _is_planned_out(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: 
     plan = memory.planning.plan or policy.status.plan
     if plan is not None and is_pending(plan) and plan.hash == approved_hash(policy):
         return False
+    if memory.planning.on_hold != (snapshot.hold is not None):
+        return False
     planned = memory.planning.reading == reading.number
     if policy.spec.trigger.schedule is not None and not planned:
         return True  # a plan is made at its times, whatever looks find in between
@@ -118,7 +122,11 @@ def reconcile(snapshot: PolicySnapshot) -> Decision:
     """Decide what to do for a policy and everything of it."""
     if snapshot.policy is None or snapshot.policy.metadata.is_deleting:
         return tear_down(snapshot)
-    return _Reconcile(snapshot, snapshot.policy).decide()
+    policy = snapshot.policy
+    if snapshot.hold is not None:
+        # On hold every policy is as if it were suspended; the words for it are others.
+        policy = policy.model_copy(update={"spec": policy.spec.model_copy(update={"suspend": True})})
+    return _Reconcile(snapshot, policy).decide()
 
 
 class _Reconcile:
@@ -133,7 +141,9 @@ class _Reconcile:
         self.clock = timing(policy, self.snapshot.memory, self.now)
         planning = ending.evictions_known(self.snapshot.memory.planning, policy.status, self.now)
         memory = replace(self.snapshot.memory, planning=planning)
-        self.memory = noted(policy, memory, self.clock, self.now)
+        memory = requests.refused(self.snapshot, policy, memory, self.clock)
+        requested = requests.scans_asked_for(policy, memory)
+        self.memory = noted(policy, memory, self.clock, self.now, requested=requested)
         self.kind = kind_of(policy.spec.store)
         self.release = Release(pending_release(policy), alone=self.kind.immutable_sources)
         self.refusals = RefusedJobs(self.snapshot, policy)
@@ -146,6 +156,7 @@ class _Reconcile:
         self.memory = assigned.memory
         steps = with_waits(steps, self.memory, self.now)
         quarantined = self._quarantined(steps)
+        scheduled = self.memory
         planned, deletions = self._plan(steps, quarantined)
         totals = counting.count(self._totals(), steps)
         history = self._history(steps, deletions)
@@ -153,6 +164,7 @@ class _Reconcile:
         before, planning = self.snapshot.memory.planning, self.memory.planning
         created, planning = replan.creations(planned, self.policy, existing=existing, before=before, memory=planning)
         self.memory = replace(self.memory, planning=planning)
+        self.memory = requests.answered(self.snapshot, self.policy, steps, self.memory, before=scheduled)
         raises, assigned, self.memory = assigning.raised_rates(
             assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
         )
@@ -173,7 +185,10 @@ class _Reconcile:
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
-        seconds = (assigned.seconds, workers.next_look, gap, _next_expiry(steps), self.clock.next_change(self.now.wall))
+        # Jobs were assigned before a request was answered that lets some of them start: they are assigned next.
+        now = 0.0 if requests.starts_jobs(scheduled, self.memory) else None
+        clock = self.clock.next_change(self.now.wall)
+        seconds = (now, assigned.seconds, workers.next_look, gap, _next_expiry(steps), clock)
         decision = Decision(
             memory=self.memory,
             end_attempts=tuple(_ends(steps, taken)),
@@ -375,6 +390,8 @@ class _Reconcile:
                 released=self._released(steps),
                 skew=skew_of(self.snapshot),
                 held_by=self.snapshot.held_by,
+                hold=self.snapshot.hold,
+                requests=requests.known(self.policy, self.memory),
             )
         )
 
@@ -387,7 +404,7 @@ class _Reconcile:
             return None, left
         self.memory = replace(self.memory, status_written_at=self.now.monotonic)
         meta = self.policy.metadata
-        events = tuple(announcing.of_policy(self.policy.status, after))
+        events = (*announcing.of_policy(self.policy.status, after), *requests.announced(self.policy.status, after))
         return WritePolicyStatus(OperatorIdentity(meta.name, meta.uid, meta.resource_version), after, events), None
 
 

@@ -50,7 +50,7 @@ def start(
         tasks.append(look_of(policy, memory, steps=steps, quarantined=quarantined, created=created, release=release))
         memory = sense_started(memory)
     due = memory.store.sweep_due
-    if not memory.store.sweep_running and due is not None and due <= snapshot.now.monotonic:
+    if not memory.store.sweep_running and due is not None and due <= snapshot.now.monotonic and not snapshot.hold:
         # Also attempts that end with this very decision: until that is written, they are not over.
         ending = (step.view.job for step in steps if state_of(step.view.job.status) is JobState.IN_PROGRESS)
         active = {(job.metadata.name, token_of(job.status)) for job in ending}
@@ -168,7 +168,7 @@ def waits_since(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memo
 
 def next_sweep(snapshot: PolicySnapshot, memory: Memory) -> float | None:
     """Seconds until a sweep is due; None when none is."""
-    if memory.store.sweep_running or memory.store.sweep_due is None:
+    if memory.store.sweep_running or memory.store.sweep_due is None or snapshot.hold is not None:
         return None
     return max(0.0, memory.store.sweep_due - snapshot.now.monotonic)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,7 +14,7 @@ from cronsim import CronSim
 from compaction.api.enums import Approval, PlanApproval
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.printing import mark_of
+from compaction.api.requests import unhandled
 from compaction.core.reconcile.observations import Memory, Moment
 
 # Times at which plans are made and jobs may be started: cron times and windows. Pure: the wall clock is passed in.
@@ -52,6 +52,9 @@ class WindowState:
     is_open: bool
     opens_at: float | None = None
     closes_at: float | None = None
+
+
+NO_WINDOWS: Final = WindowState(is_open=True)
 
 
 def next_time(expression: str, zone: str, after: float) -> float | None:
@@ -94,7 +97,7 @@ def latest_time(expression: str, zone: str, *, after: float, until: float) -> fl
 def window_state(windows: Sequence[OpenWindow], zone: str, *, now: float) -> WindowState:
     """Return the state of the windows now: open while any of them is; without windows always."""
     if not windows:
-        return WindowState(is_open=True)
+        return NO_WINDOWS
     closes = [at for window in windows if (at := _closes_at(window, zone, now)) is not None]
     if closes:
         return WindowState(is_open=True, closes_at=max(closes))
@@ -184,11 +187,13 @@ def _anchor(policy: CompactionPolicy, memory: Memory, now: Moment) -> float:
     return now.wall  # the schedule was added to a policy that planned without one
 
 
-def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) -> Memory:
+def noted(
+    policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment, *, requested: Iterable[str] = ()
+) -> Memory:
     """The memory with the schedule's anchor, and with a scan of the store requested when something new depends on one:
-    a time of the schedule, an approval, a release.
+    a time of the schedule, an approval, a release, or one of the scans that users have `requested`.
     """
-    wanted = set()
+    wanted = set(requested)
     if clock.due is not None:
         wanted.add(f"schedule {clock.due}")
     approved = approved_hash(policy)
@@ -210,8 +215,7 @@ def release_look(value: str) -> str:
 
 def pending_release(policy: CompactionPolicy) -> str:
     """The value of the annotation compaction.dev/release; "" once it was acted upon."""
-    value = policy.metadata.annotations.get(ANNOTATION_RELEASE, "")
-    return value if mark_of(value) != policy.status.released else ""
+    return unhandled(policy.metadata.annotations, ANNOTATION_RELEASE, policy.status.released)
 
 
 def approved_hash(policy: CompactionPolicy) -> str:

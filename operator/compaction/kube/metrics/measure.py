@@ -47,8 +47,8 @@ def measure(
     metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
     spec, trigger = policy.spec, policy.spec.trigger
     # The alert on old debt (CompactionDebtTooOld) leaves out policies whose user lets debt wait.
-    may_wait = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
-    metrics.debt_may_wait.labels(*key).set(may_wait)
+    by_spec = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
+    metrics.debt_may_wait.labels(*key).set(by_spec or snapshot.hold is not None)
     lacking = Counter(
         process.trouble.value for process in snapshot.processes if process.trouble is not None and not process.ended
     )

@@ -8,6 +8,7 @@ thread, the main loop and the HTTP thread all touch it.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -125,6 +126,11 @@ class Metrics:
         self.workers_held = Gauge(
             "compaction_workers_held", "Workers of all policies, with --max-workers or its like", registry=registry
         )
+        self.held_since: datetime | None = None
+        hold = Gauge(
+            "compaction_hold_age_seconds", "Seconds since the operator was put on hold; 0 without", registry=registry
+        )
+        hold.set_function(self._hold_age)
         self.limits = Gauge(
             "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
         )
@@ -159,7 +165,7 @@ class Metrics:
         self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
-        self.debt_may_wait = per_policy("debt_may_wait", "1 where suspend, Manual, a schedule or windows let debt wait")
+        self.debt_may_wait = per_policy("debt_may_wait", "1 where the spec or a hold lets debt wait")
         self.pending_workers = per_policy("workers_pending", "Workers that cannot start yet, by reason", "reason")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
@@ -213,6 +219,12 @@ class Metrics:
             registry=registry,
             buckets=_WORK,
         )
+
+    def _hold_age(self) -> float:
+        """Of the wall clock, as the Lease of the hold has its time from that of who created it."""
+        since = self.held_since
+        # One second at least: a hold is told from none also where the two clocks differ.
+        return max(1.0, (datetime.now(UTC) - since).total_seconds()) if since is not None else 0.0
 
     def observe_call(self, call: ApiCall) -> None:
         """Hook for `ApiClient(observe=...)`."""

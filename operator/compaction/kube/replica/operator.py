@@ -160,6 +160,7 @@ class Replica:
     def __init__(self, config: OperatorConfig, connection: ApiConnection, lease_namespace: str) -> None:
         self._config = config
         self._connection = connection
+        self._lease_namespace = lease_namespace
         self._metrics = Metrics(version=version("compaction-operator"))
         self._metrics.leader.labels(config.lease_name).set(0)
         self._health = Health()
@@ -212,6 +213,7 @@ class Replica:
         settings = TermSettings(
             namespace=self._config.namespace,
             state_dir=self._config.state_dir,
+            lease_namespace=self._lease_namespace,
             concurrency=self._config.concurrency,
             resync=self._config.resync_seconds,
             drain=self._config.drain_seconds,

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from compaction.core.reconcile.observations import Hold
 from compaction.errors import CompactionError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import OWN_VERSION
@@ -39,6 +40,7 @@ class Runtime:
 
     `is_leader` must be asked before every side effect outside the API server (starting or stopping a worker, deleting
     files); API writes are made harmless by their preconditions instead. `epoch` grows with every change of leadership.
+    `hold` says whether the operator is on hold; when that changes, every key is queued.
     """
 
     client: ApiClient
@@ -53,6 +55,7 @@ class Runtime:
     namespace: str | None
     state_dir: Path
     version: str = OWN_VERSION
+    hold: Callable[[], Hold | None] = lambda: None
 
 
 class Controller(Protocol):

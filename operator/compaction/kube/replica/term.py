@@ -23,6 +23,7 @@ from compaction.errors import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder
+from compaction.kube.hold import HoldWatch
 from compaction.kube.informer.cache import CacheKey, CatalogKey, ObjectCache
 from compaction.kube.informer.handlers import Feed, Relist, build_registry, build_settings
 from compaction.kube.informer.queue import WorkQueue
@@ -42,10 +43,11 @@ _UNUSED_IDENTITY: Final[Any] = "compaction-operator"
 
 @dataclass(frozen=True, slots=True)
 class TermSettings:
-    """`namespace` None watches all namespaces; times in seconds."""
+    """`namespace` None watches all namespaces; times in seconds. `lease_namespace` has the Lease of a hold, too."""
 
     namespace: str | None
     state_dir: Path
+    lease_namespace: str
     concurrency: int = 4
     resync: float = 300.0
     drain: float = 20.0
@@ -110,14 +112,16 @@ class Term:
     async def run(self, stop: StopRequest) -> None:
         """Lead until `stop` is requested. Raises what ended it otherwise."""
         async with self._connect() as client:
-            runtime = self._runtime(client)
+            hold = HoldWatch(client, self._settings.lease_namespace, metrics=self._metrics)
+            runtime = self._runtime(client, hold)
             feed = Feed(runtime.cache, runtime.queue, self._controller, self._metrics)
             relist = Relist(client, runtime.cache, feed, namespace=self._settings.namespace, metrics=self._metrics)
             await self._controller.start(runtime)
             try:
-                await self._until_listed(relist, stop)
+                await self._until_listed(relist, hold, stop)
                 if not stop.requested:
-                    await self._serve(runtime, feed, relist, stop)
+                    hold.on_change = feed.look_at_everything
+                    await self._serve(runtime, feed, relist, hold, stop)
             finally:
                 await self._controller.stop()
                 self._heartbeat.stop()
@@ -125,7 +129,7 @@ class Term:
     def _connect(self) -> ApiClient:
         return ApiClient(self._connection, user_agent="compactor-operator", observe=self._metrics.observe_call)
 
-    def _runtime(self, client: ApiClient) -> Runtime:
+    def _runtime(self, client: ApiClient, hold: HoldWatch) -> Runtime:
         return Runtime(
             client=client,
             cache=ObjectCache(catalogs=self._controller.watches_catalogs),
@@ -138,9 +142,10 @@ class Term:
             identity=self._elector.identity,
             namespace=self._settings.namespace,
             state_dir=self._settings.state_dir,
+            hold=lambda: hold.hold,
         )
 
-    async def _serve(self, runtime: Runtime, feed: Feed, relist: Relist, stop: StopRequest) -> None:
+    async def _serve(self, runtime: Runtime, feed: Feed, relist: Relist, hold: HoldWatch, stop: StopRequest) -> None:
         kopf_stop = asyncio.Event()
         queue = asyncio.create_task(
             runtime.queue.run(self._reconcile, concurrency=self._settings.concurrency), name="work queue"
@@ -148,6 +153,7 @@ class Term:
         background = [
             asyncio.create_task(runtime.events.run(), name="event poster"),
             asyncio.create_task(relist.forever(every=self._settings.resync, rng=self._rng), name="resync"),
+            asyncio.create_task(hold.forever(), name="hold"),
             asyncio.create_task(self._beat(), name="heartbeat"),
         ]
         closing = asyncio.create_task(self._close(runtime, stop, kopf_stop, queue, background), name="end of term")
@@ -213,10 +219,12 @@ class Term:
         with bound(policy=None if is_catalog else key, catalog=key if is_catalog else None):
             return await self._controller.reconcile(key)
 
-    async def _until_listed(self, relist: Relist, stop: StopRequest) -> None:
+    async def _until_listed(self, relist: Relist, hold: HoldWatch, stop: StopRequest) -> None:
         self._route_signals(stop)
         while not stop.requested:
             try:
+                # Before anything is decided: a coordinator that does not know of a hold would break it.
+                await hold.read()
                 await relist.once()
             except ApiUnavailableError as error:
                 _log.warning("cannot list yet", error=str(error))

@@ -26,6 +26,7 @@ from compaction.core.planning.planner import (
     split_due,
 )
 from compaction.core.planning.scheduler import eviction_order
+from compaction.core.reconcile import requests
 from compaction.core.reconcile.actions import CreateJob
 from compaction.core.reconcile.jobs.counting import by_job, deletable, is_parked, may_split
 from compaction.core.reconcile.jobs.ending import owner_uid
@@ -195,16 +196,22 @@ def plan_again(
     `owed`; with approval: Manual it is only shown until a user approves it.
     """
     reading, now = snapshot.reading, snapshot.now
-    if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
+    on_hold = snapshot.hold is not None
+    if reading is None or not _is_new(reading, policy, memory, on_hold=on_hold) or _is_being_created(policy, memory):
         return None, memory
+    if requests.is_for_figures(policy, memory, clock):
+        return None, replace(memory, planning=replace(memory.planning, skipped=reading.number))
+    at_once = requests.plans_at_once(policy, memory)
     sought = sought_jobs(policy, steps, memory)
     if sought:
-        found = _plan(reading, policy, other_jobs(steps, approved_hash(policy)), memory, now, whatever_waits=True)
+        found = _plan(
+            reading, policy, other_jobs(steps, approved_hash(policy)), memory, now, whatever_waits=True, at_once=at_once
+        )
         gone_on = go_on(snapshot, policy, steps, memory, sought, found)
         if gone_on is not None:
             return None, gone_on
     before = memory.planning.plan or policy.status.plan
-    if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
+    if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before) and not at_once:
         # Outside its times only what the last plan still owes is planned.
         owing = tuple(candidate for candidate in reading.candidates if candidate.target in owed)
         if not owing:
@@ -217,15 +224,16 @@ def plan_again(
         reading=reading.number,
         jobs=snapshot.job_versions,
         generation=policy.metadata.generation,
+        on_hold=on_hold,
         scheduled_for=clock.due if clock.due is not None else memory.planning.scheduled_for,
     )
     # The scan has seen the outputs of jobs that ended before it began; the targets of later ones are not planned from
     # it.
     finished = frozen({target: at for target, at in memory.finished.items() if at >= reading.started})
     memory = replace(memory, planning=planning, finished=finished)
-    plan = _approved(reading, policy, steps, memory, now)
+    plan = _approved(reading, policy, steps, memory, now, at_once=at_once)
     if plan is None:
-        plan = _plan(reading, policy, steps, memory, now)
+        plan = _plan(reading, policy, steps, memory, now, at_once=at_once)
         if policy.spec.approval is Approval.MANUAL and plan.jobs:
             shown = approval.pending(before, plan, now, policy=policy)
             waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
@@ -260,12 +268,17 @@ def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> 
     return replace(reading, candidates=tuple(item for item, _ in shown if item is not None))
 
 
-def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> bool:
-    """True for a good look with this spec, later than what asked for one, that nothing was planned from."""
+def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory, *, on_hold: bool) -> bool:
+    """True for a good look with this spec, later than what asked for one, that nothing was planned from; a plan of
+    before the operator was put on hold, or of that time, counts for nothing after it.
+    """
     generation = policy.metadata.generation
     if reading.generation != generation or reading.problem is not None or reading.started < memory.store.look_wanted:
         return False
-    return memory.planning.reading != reading.number or memory.planning.generation != generation
+    if memory.planning.skipped == reading.number:
+        return False
+    planned = memory.planning
+    return (planned.reading, planned.generation, planned.on_hold) != (reading.number, generation, on_hold)
 
 
 def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
@@ -282,7 +295,13 @@ def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
 
 
 def _approved(
-    reading: ScanResult, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
+    reading: ScanResult,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    now: Moment,
+    *,
+    at_once: bool,
 ) -> Plan | None:
     """The plan that was approved, if the world is still the one it was made for.
 
@@ -293,7 +312,7 @@ def _approved(
     if not wanted:
         return None
     others = [step for step in steps if not _is_untouched(step, wanted)]
-    plan = _plan(reading, policy, others, memory, now)
+    plan = _plan(reading, policy, others, memory, now, at_once=at_once)
     return plan if plan.hash == wanted else None
 
 
@@ -310,9 +329,12 @@ def _plan(
     now: Moment,
     *,
     whatever_waits: bool = False,
+    at_once: bool = False,
 ) -> Plan:
-    """A plan beside these jobs; with `whatever_waits` a full queue leaves nothing out."""
+    """A plan beside these jobs; with `whatever_waits` a full queue leaves nothing out, with `at_once` no cooldown."""
     planner = planner_of(policy, owner_uid=policy.metadata.uid)
+    if at_once:
+        planner = replace(planner, trigger=replace(planner.trigger, cooldown=0.0))
     if whatever_waits:
         planner = replace(planner, limits=replace(planner.limits, max_jobs_queued=sys.maxsize))
     inventory = _inventory(policy, steps, memory, split_records(steps, reading))

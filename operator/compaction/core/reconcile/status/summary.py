@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -39,9 +39,9 @@ from compaction.core.planning.debt import (
 from compaction.core.reconcile.jobs import ending
 from compaction.core.reconcile.jobs.counting import Totals, finished_work
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.observations import Memory, Moment
+from compaction.core.reconcile.observations import Hold, Memory, Moment, RequestMemory
 from compaction.core.reconcile.status.announcing import for_window
-from compaction.core.reconcile.timing import Timing, finished_by
+from compaction.core.reconcile.timing import NO_WINDOWS, Timing, finished_by
 from compaction.core.reconcile.workers.fleet import Raised, with_skew
 from compaction.registry import kind_of, policy_standing
 
@@ -98,6 +98,17 @@ def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
         and step.lease.progress
         and step.status.assigned_at is not None
     ]
+
+
+def progress_of(steps: Iterable[JobStep]) -> int | None:
+    """Percent of the bytes that the running jobs copy; None while none runs. A job that copies nothing counts as one
+    byte.
+    """
+    running = [step for step in steps if step.state is JobState.IN_PROGRESS]
+    weights = [max(1, step.view.job.spec.estimated_bytes) for step in running]
+    if not running:
+        return None
+    return sum(weight * _percent(step) for weight, step in zip(weights, running, strict=True)) // sum(weights)
 
 
 def _percent(step: JobStep) -> int:
@@ -164,7 +175,7 @@ class Facts:
     """The facts that the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts
     the jobs that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker
     cannot start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
-    another version, `held_by` of an older policy over the same store.
+    another version, `held_by` of an older policy over the same store. `requests` are the answers to users' requests.
     """
 
     policy: CompactionPolicy
@@ -185,6 +196,14 @@ class Facts:
     released: str
     skew: str = ""
     held_by: str = ""
+    hold: Hold | None = None
+    requests: RequestMemory = field(default_factory=RequestMemory)
+
+    @property
+    def effective_clock(self) -> Timing:
+        """The clock, without windows while a request lets jobs start outside of them."""
+        run = self.requests.run_now
+        return replace(self.clock, window=NO_WINDOWS, windows=()) if run is not None and run.plans else self.clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +235,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "plan": plan,
         "approved": plan.hash if plan is not None and plan.approval is PlanApproval.APPROVED else before.approved,
         "active": counts.active,
+        "progress_percent": progress_of(facts.steps),
         "queued": counts.queued,
         "faulty": counts.faulty,
         "succeeded": facts.totals.succeeded,
@@ -235,6 +255,10 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "next_window_time": _time(facts.clock.window.opens_at),
         "granted_bytes_per_second": facts.granted,
         "released": facts.released,
+        "last_handled_run_now": facts.requests.run_now_mark,
+        "run_now": facts.requests.run_now,
+        "last_handled_scan": facts.requests.scan_mark,
+        "scan": facts.requests.scan,
     }
     # Without a scan, as after a restart, the figures of the last one stay.
     if facts.reading is not None and debt is not None:
@@ -266,7 +290,7 @@ def _from_reading(facts: Facts, reading: ScanResult, debt: Debt) -> dict[str, An
     return {
         **(store_figures(debt, reading, kind_of(facts.policy.spec.store)) if reading.problem is None else {}),
         "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
-        "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
+        "eta_seconds": eta(facts.policy, facts.steps, debt, facts.effective_clock, facts.now),
         "last_sense_time": timestamp_from_epoch(reading.wall),
         "target_errors": tuple(
             TargetError(target=problem.target, reason=problem.reason, message=problem.message)
@@ -310,12 +334,15 @@ def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, st
     reading, location = facts.reading, facts.policy.spec.store.location
     if reading is None or reading.generation != facts.policy.metadata.generation:
         return PolicyReason.SENSING, f"{location} has not been scanned with this spec yet"
+    if facts.hold is not None:
+        running = plural(counts.active, "job still runs", "jobs still run")
+        return PolicyReason.HELD, f"{facts.hold.said}; {running}, {_waiting_count(counts)}"
     if facts.policy.spec.suspend:
         if counts.active:
             running = plural(counts.active, "job still runs", "jobs still run")
             return PolicyReason.SUSPENDING, f"{running} and no other one starts; {_waiting_count(counts)}"
         return PolicyReason.SUSPENDED, f"no job runs, {_waiting_count(counts)}; set spec.suspend to false to go on"
-    if counts.queued and not counts.active and not facts.clock.window.is_open:
+    if counts.queued and not counts.active and not facts.effective_clock.window.is_open:
         queued = plural(counts.queued, "job waits", "jobs wait")
         return PolicyReason.OUTSIDE_WINDOW, f"{queued}: {for_window(facts.clock)}"
     if counts.active or counts.queued:
@@ -435,5 +462,7 @@ def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
         status.plan.approval if status.plan is not None else None,
         status.last_schedule_time,
         status.released,
+        status.last_handled_run_now,
+        status.last_handled_scan,
         tuple((error.target, error.reason) for error in status.target_errors),
     )

@@ -26,6 +26,7 @@ from compaction.core.reconcile.actions import AssignJob, LaunchWorker, RaiseShar
 from compaction.core.reconcile.jobs.job import not_before
 from compaction.core.reconcile.jobs.steps import JobStep
 from compaction.core.reconcile.observations import LimitDemand, Memory, PolicySnapshot, ShareMemory, frozen
+from compaction.core.reconcile.requests import needs_no_window
 from compaction.core.reconcile.status.announcing import NO_WAITS, Wait, Waits, for_window
 from compaction.core.reconcile.timing import Timing
 from compaction.core.reconcile.workers import fleet, shares
@@ -77,7 +78,7 @@ class Assigner:
 
     def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> AssignmentResult:
         """Assignments and launches for the jobs as they stand after their steps."""
-        spec, now = self.policy.spec, self.now
+        spec = self.policy.spec
         lease_seconds = float(spec.lease.duration_seconds)
         held = shares.noted(self.memory.shares, steps, self.snapshot, lease_seconds=lease_seconds)
         self.memory = replace(self.memory, shares=held)
@@ -87,10 +88,29 @@ class Assigner:
         running = [step for step in steps if step.state is JobState.IN_PROGRESS]
         if self.snapshot.held_by:
             return self._none(queued, running, WaitReason.STORE_OVERLAPS, self.snapshot.held_by)
+        if self.snapshot.hold is not None:
+            return self._none(queued, running, WaitReason.HELD, self.snapshot.hold.said)
         if spec.suspend:
             return self._none(queued, running, WaitReason.SUSPENDED, "the policy is suspended")
-        if not self.clock.window.is_open:
+        if self.clock.window.is_open:
+            return self._assigned(steps, workers, queued, running)
+        # A user may have asked for some of them now, whatever the windows say.
+        run = self.memory.requests.run_now if self.memory.requests is not None else None
+        at_once = [step for step in queued if needs_no_window(step, run)]
+        others = [step for step in queued if not needs_no_window(step, run)]
+        if not at_once:
             return self._none(queued, running, WaitReason.OUTSIDE_WINDOW, for_window(self.clock))
+        result = self._assigned(steps, workers, at_once, running)
+        if not others:
+            return result
+        wait = Wait(len(others), for_window(self.clock), others[0].name)
+        return replace(result, waits={**result.waits, WaitReason.OUTSIDE_WINDOW: wait})
+
+    def _assigned(
+        self, steps: tuple[JobStep, ...], workers: fleet.Fleet, queued: list[JobStep], running: list[JobStep]
+    ) -> AssignmentResult:
+        """Assignments of the `queued` jobs, none of which waits for a time or for a user."""
+        spec, now = self.policy.spec, self.now
         blocked = {name: p for name, p in self.memory.claims.items() if p.retry_at > now.monotonic}
         waiting = [self._queued(step) for step in queued if step.name not in blocked]
         busy = {step.target for step in running}

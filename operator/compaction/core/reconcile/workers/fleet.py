@@ -191,6 +191,7 @@ DEAD_AFTER_LEASES: Final = 3.0
 FRESH: Final = 0.5
 """A worker renews three times per lease: one silent for half of it gets nothing new (it may be dead)."""
 OUTDATED: Final = "was started with other settings than spec.workers has now"
+DRAINED: Final = "is stopped: the operator is on hold, and what runs was to be stopped"
 GIVEN_BACK: Final = "is released: another policy waits for one of the shared workers (--max-workers)"
 _SETTINGS: Final = re.compile(r"-w-([0-9a-f]{4})-[0-9a-f]{5}$")
 HOPELESS: Final = 3
@@ -272,14 +273,19 @@ def survey(
     live = 0
     surplus = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
 
+    drained = snapshot.hold is not None and snapshot.hold.drain
+
     def leaves(name: str) -> str:
+        if drained:
+            return DRAINED
         return OUTDATED if is_outdated(name, settings) else GIVEN_BACK if name in surplus else ""
 
     for worker in snapshot.workers:
         launches.pop(worker.name, None)
         if _look_at(worker, processes.get(worker.name), owner_uid, fleet):
             why = leaves(worker.name)
-            if why and not held.get(worker.name):
+            # Drained with its jobs: their attempts end before the next commit, and are not charged.
+            if why and (drained or not held.get(worker.name)):
                 reason = f"{worker.name} {why}"
                 fleet.stops.append(StopWorker(worker.name, worker.identity, STOP_GRACE, reason))
                 continue
