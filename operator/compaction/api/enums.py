@@ -104,6 +104,14 @@ class PlanApproval(StrEnum):
     APPROVED = "Approved"  # its jobs were created
 
 
+class PlanTriggerReason(StrEnum):
+    """Why a plan was made."""
+
+    SCAN = "Scan"  # a scan has found something due
+    SCHEDULE = "Schedule"  # a time of trigger.schedule
+    RUN_NOW = "RunNow"  # the annotation compaction.dev/run-now
+
+
 class ConditionType(StrEnum):
     """Types of conditions. Ready is always present, the others only while they are True (kstatus)."""
 

@@ -59,6 +59,8 @@ WORKER_IMAGE_ENVIRONMENT: Final = "COMPACTION_WORKER_IMAGE"
 
 ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
 """On a policy: the hash of the plan that may be carried out (approval: Manual)."""
+ANNOTATION_APPROVED_BY: Final = f"{GROUP}/approved-by"
+"""On a policy: `<plan hash>/<user>`, written by `kubectl compaction approve`. A claim; the audit log has the proof."""
 ANNOTATION_RELEASE: Final = f"{GROUP}/release"
 """On a policy: quarantined segments to be tried again, `<log>/<segment>,...` or `all`; each new value counts once."""
 ANNOTATION_RUN_NOW: Final = f"{GROUP}/run-now"

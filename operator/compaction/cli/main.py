@@ -30,6 +30,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.cluster.why:command",
         "Explain the state of a policy or a job, what happens next, and what to do.",
     ),
+    "history": (
+        "compaction.cli.cluster.history:command",
+        "List the last runs of a policy, or rounds of a catalog.",
+    ),
     "events": (
         "compaction.cli.cluster.events:command",
         "List Events of a policy and its jobs, of a job or of a catalog.",
@@ -69,7 +73,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 CLUSTER_COMMANDS: Final = frozenset(
     {
         *("status", "why", "plan", "approve", "retry", "quarantine"),
-        *("run-now", "scan", "suspend", "resume", "hold", "release", "events"),
+        *("run-now", "scan", "suspend", "resume", "hold", "release", "events", "history"),
     }
 )
 """Those that read and write objects of a cluster with the user's kubeconfig."""

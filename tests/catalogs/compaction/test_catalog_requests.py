@@ -152,3 +152,26 @@ def test_a_message_of_a_round_is_the_message_of_the_answer() -> None:
     coordinator.run(Broken(RoundWork.READ, Reason.LOG_UNAVAILABLE, "etcd does not answer"), Delivered(coordinator.now))
     assert coordinator.status.last_handled_run_now.startswith("sha256:")
     assert answer(coordinator).message == "etcd does not answer"
+
+
+def test_the_history_keeps_rounds_that_changed_something_or_were_asked_for() -> None:
+    coordinator = at_rest()
+    (first,) = coordinator.status.history
+    assert (first.trigger, first.compaction, first.versions_cut) == (Trigger.NEW_TERM, "Compacted", 4)
+    for _ in range(3):
+        coordinator.seconds += 3601
+        coordinator.run()
+        coordinator.run(coordinator.heard(coordinator.idle()))
+        coordinator.run(LogRead(HISTORY, coordinator.now), Delivered(coordinator.now))
+        coordinator.run(Broken(RoundWork.SAVE, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
+    assert [record.compaction for record in coordinator.status.history] == ["Compacted", "LogUnavailable"]
+    coordinator.annotations["run-now"] = "first"
+    coordinator.run()
+    coordinator.whole_round()
+    assert coordinator.status.history[-1].trigger is Trigger.REQUESTED
+    assert coordinator.status.history[-1].ended_at >= coordinator.status.history[-1].started_at
+    for number in range(30):
+        coordinator.annotations["run-now"] = f"again {number}"
+        coordinator.run()
+        coordinator.whole_round()
+    assert len(coordinator.status.history) == 20

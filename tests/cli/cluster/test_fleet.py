@@ -18,6 +18,7 @@ import pytest
 
 from compaction.api.names import (
     ANNOTATION_APPROVE,
+    ANNOTATION_APPROVED_BY,
     ANNOTATION_HOLD_DRAIN,
     ANNOTATION_HOLD_REASON,
     ANNOTATION_OUTSIDE_WINDOW,
@@ -254,6 +255,7 @@ def test_plans_of_several_policies_are_approved_each_by_its_own_hash(three: Clus
     assert "No current plan has hash 0000; the current one is 9a01" in said.stderr
     assert 'no CompactionPolicy "nowhere"' in said.stderr
     assert (approved("logs"), approved("others")) == ("4d5e", "")
+    assert annotations(three.policy())[ANNOTATION_APPROVED_BY].startswith("4d5e/compaction-editor-")
     three.patch("cpol/others", {"metadata": {"labels": {"team": "red"}}})
     assert "pass =HASH (9a01) or --yes" in editor.refused("approve", "-l", "team=red", code=2)
     assert "policy others: approved; " in editor.prints("approve", "-l", "team=red", "--yes")
@@ -261,6 +263,27 @@ def test_plans_of_several_policies_are_approved_each_by_its_own_hash(three: Clus
     assert "no plan of a policy with these labels waits" in editor.refused("approve", "-l", "team=green", "--yes")
     for wrong in ((), ("logs", "-l", "team=blue")):
         editor.refused("approve", *wrong, code=2)
+
+
+def test_history_says_what_ran_when_why_and_who_approved(three: Cluster, editor: User) -> None:
+    assert "No history of logs yet." in editor.run("history", "logs").stderr
+    work = {"job": "logs-1", "target": "/data/ra/a", "groups": 2}
+    ended = {"plan": "4d5e", "reason": "Schedule", "startedAt": ago(7200), "endedAt": ago(7100), "jobs": 5}
+    ended |= {"succeeded": 3, "faulty": 1, "bytesRead": 3 << 30, "bytesWritten": 1 << 30, "bytesReclaimed": 2 << 30}
+    runs = {"plan": "9a01", "reason": "RunNow", "startedAt": ago(60), "jobs": 2, "work": [work]}
+    runs |= {"approvedAt": ago(61), "approvedBy": "ada"}
+    write_status(three, "cpol/logs", {"history": [ended, runs]})
+    first, second = columns_of(editor.prints("history", "logs"))
+    assert (first["PLAN"], first["REASON"], first["TOOK"], first["GIVEN UP"]) == ("4d5e", "Schedule", "1m40s", "1")
+    assert (first["READ"], first["WRITTEN"], first["RECLAIMED"], first["BY"]) == ("3Gi", "1Gi", "2Gi", "-")
+    assert (second["BY"], second["GIVEN UP"], second["TOOK"][:7]) == ("ada", "-", "running")
+    items = json.loads(editor.prints("history", "cpol/logs", "-o", "json"))["items"]
+    assert (items[0]["tookSeconds"], items[1]["endedAt"], items[1]["work"][0]["job"]) == (100, None, "logs-1")
+    cut = {"trigger": "Requested", "startedAt": ago(70), "endedAt": ago(60), "compaction": "Compacted"}
+    write_status(three, "ccat/orders", {"history": [cut | {"versionsCut": 4, "bytesCut": 35}]})
+    (row,) = columns_of(editor.prints("history", "orders"))
+    assert (row["TRIGGER"], row["COMPACTION"], row["PROPAGATION"], row["CUT"]) == ("Requested", "Compacted", "-", "4")
+    assert 'no CompactionPolicy or CatalogCompaction "nowhere"' in editor.refused("history", "nowhere")
 
 
 def happened(name: str, about: tuple[str, str], reason: str, seconds: float, message: str = "m") -> dict[str, Any]:

@@ -22,6 +22,8 @@ from compaction.api.base import (
     Word,
     cutting,
     keeping_first,
+    keeping_last,
+    list_atomic,
     list_map,
     once_by,
 )
@@ -38,6 +40,7 @@ from compaction.api.requests import RequestStatus
 
 MAX_CONDITIONS: Final = 16
 MAX_PARTICIPANTS: Final = 100
+MAX_ROUNDS: Final = 20
 ANSWERED: Final = "Answered"
 """Reason of a participant whose answer counts."""
 
@@ -138,6 +141,25 @@ class RoundStatus(ApiModel):
     """Number of participants that have answered."""
 
 
+class RoundRecord(ApiModel):
+    """One round that has cut versions, was asked for, or ended in another way than the one before it."""
+
+    trigger: Trigger
+    """What began it: NewTerm, SpecChanged, Watermark, Interval or Requested."""
+    started_at: Timestamp
+    """Time at which it began."""
+    ended_at: Timestamp
+    """Time at which it ended."""
+    compaction: Word = ""
+    """How the attempt to cut history ended, in one word."""
+    propagation: Word = ""
+    """How the propagation of the transactions' minimum ended, in one word."""
+    versions_cut: Count = 0
+    """Number of versions that it cut."""
+    bytes_cut: Count = 0
+    """Bytes of updates that its snapshot replaced, less those of the snapshot."""
+
+
 class CatalogCompactionStatus(ApiModel):
     """What the operator last saw and did."""
 
@@ -177,6 +199,11 @@ class CatalogCompactionStatus(ApiModel):
     """Bytes of updates that snapshots replaced since this object was created, less the bytes of the snapshots."""
     round: RoundStatus | None = None
     """The round that runs, or the last one."""
+    history: Annotated[
+        tuple[RoundRecord, ...], Field(max_length=MAX_ROUNDS), keeping_last(MAX_ROUNDS), list_atomic()
+    ] = ()
+    """The last 20 rounds that have cut versions, were asked for, or ended in another way than the one before them; the
+    newest last."""
     next_run_time: Timestamp | None = None
     """Time at which the next round begins, when nothing begins one earlier."""
     last_handled_run_now: Mark = ""

@@ -16,6 +16,7 @@ from compaction.api.base import (
     Path,
     Timestamp,
     Word,
+    cutting,
     keeping_first,
     keeping_last,
     list_atomic,
@@ -33,6 +34,7 @@ from compaction.api.text.printing import format_age, format_bytes
 MAX_LEFT_OUT = 64
 MAX_PLANNED_WORK = 64
 MAX_WAITS = 32
+MAX_RUNS = 20
 MAX_UNMADE = 700_000
 """Of 100,000 jobs, five bytes each in base64: as many as `maxJobsQueued` can be."""
 
@@ -95,7 +97,14 @@ class PlanStatus(ApiModel):
     work: Annotated[
         tuple[PlannedWork, ...], Field(max_length=MAX_PLANNED_WORK), keeping_first(MAX_PLANNED_WORK), list_atomic()
     ] = ()
-    """Jobs that the plan would create, the largest gain first, while it waits for approval; at most 64."""
+    """Jobs of a plan that waits for approval, or was approved, the largest gain first; at most 64."""
+    reason: Word = ""
+    """Why the plan was made: Scan, Schedule or RunNow."""
+    approved_at: Timestamp | None = None
+    """Time at which the operator has seen the approval and began to create the jobs."""
+    approved_by: Annotated[str, StringConstraints(max_length=253), cutting(253)] = ""
+    """Who approved, as the annotation compaction.dev/approved-by claims; the audit log of the API server has the
+    proof."""
     left_out: Annotated[
         tuple[LeftOutStatus, ...], Field(max_length=MAX_LEFT_OUT), keeping_first(MAX_LEFT_OUT), list_atomic()
     ] = ()
@@ -304,6 +313,41 @@ class WorkerStatus(ApiModel):
     """Address of Spark's web page, when spark.ui.enabled is true in workers.sparkConf and the worker runs in a pod."""
 
 
+class RunRecord(ApiModel):
+    """One plan that was carried out: when, why, and what came of its jobs."""
+
+    plan: Annotated[str, StringConstraints(max_length=64)]
+    """Hash of the plan; its jobs have it in the label compaction.dev/plan while they exist."""
+    reason: Word = ""
+    """Why the plan was made: Scan, Schedule or RunNow."""
+    started_at: Timestamp
+    """Time at which the first of its jobs was created."""
+    ended_at: Timestamp | None = None
+    """Time at which the last of its jobs ended. Empty while one waits or runs."""
+    approved_at: Timestamp | None = None
+    """Time at which the plan was approved. Empty with approval: Auto."""
+    approved_by: Annotated[str, StringConstraints(max_length=253), cutting(253)] = ""
+    """Who approved it, as the annotation compaction.dev/approved-by claimed."""
+    jobs: Count = 0
+    """Number of jobs. Those that neither succeeded nor are parked when the run has ended were given up."""
+    succeeded: Count = 0
+    """Number of jobs that succeeded."""
+    faulty: Count = 0
+    """Number of jobs that are parked."""
+    bytes_read: Count = 0
+    """Bytes of the sources of the jobs that succeeded."""
+    bytes_written: Count = 0
+    """Bytes of what replaces them."""
+    bytes_reclaimed: Count = 0
+    """Bytes that the jobs have reclaimed, also those that are parked."""
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds of work in the attempts that committed, of all jobs together."""
+    work: Annotated[
+        tuple[PlannedWork, ...], Field(max_length=MAX_PLANNED_WORK), keeping_first(MAX_PLANNED_WORK), list_atomic()
+    ] = ()
+    """Jobs of a plan that was approved, the largest gain first, until the run has ended; at most 64."""
+
+
 class EvictedJob(ApiModel):
     """A job that was given up although its work is not done."""
 
@@ -392,6 +436,8 @@ class CompactionPolicyStatus(ApiModel):
         list_map("target"),
     ] = ()
     """Targets that could not be planned, with the reason."""
+    history: Annotated[tuple[RunRecord, ...], Field(max_length=MAX_RUNS), keeping_last(MAX_RUNS), list_atomic()] = ()
+    """The last 20 plans that were carried out, the newest last."""
     waiting: WaitStatus | None = None
     """What the policy's next step waits for, and since when."""
     waits: Annotated[

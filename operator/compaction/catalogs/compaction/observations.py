@@ -46,6 +46,7 @@ class CatalogMemory:
     which outlives a write that met another version; None until something is. `reference`: the log of the last round.
     `requests`: values of the requests (run now, scan) that have begun a round, or are remembered for the next;
     `answering` those that the round that runs will answer. `figures_only`: it was begun by a scan, and cuts nothing.
+    `cut_before`: versions and bytes that were cut in all when it began.
     """
 
     generation: int = -1
@@ -61,6 +62,7 @@ class CatalogMemory:
     requests: tuple[str, str] = ("", "")
     answering: tuple[str, str] = ("", "")
     figures_only: bool = False
+    cut_before: tuple[int, int] = (0, 0)
 
 
 # The decision of a reconcile of a catalog. Plain data; `catalogs/operator` carries it out: work begins, then the status

@@ -12,6 +12,7 @@ from compaction.api.base import timestamp_from_epoch
 from compaction.api.catalog.catalog import (
     ANSWERED,
     MAX_PARTICIPANTS,
+    MAX_ROUNDS,
     CatalogCompaction,
     CatalogCompactionStatus,
     CatalogReason,
@@ -19,6 +20,7 @@ from compaction.api.catalog.catalog import (
     ParticipantStatus,
     ProcessStatus,
     RequiredTime,
+    RoundRecord,
     RoundStatus,
     standing_of,
 )
@@ -321,6 +323,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
             memory = replace(memory, ended_at=snapshot.now.monotonic)
             begun = None if status.round is None else status.round.started_at
             concluded = _outcome(status, begun)
+            status = _with_record(status, memory, snapshot.now)
             fails = _shown(status) is None or _fails(_shown(status))
             reason, message, _ = concluded
             status = answered(
@@ -371,11 +374,35 @@ def _begin(
     memory = replace(memory, reference=catalog.spec.catalog)
     asked = requested(catalog, status)
     figures_only = memory.processes.trigger is Trigger.REQUESTED and not asked[0]
-    memory = replace(memory, answering=asked, figures_only=figures_only)
+    cut = (status.versions_cut, status.bytes_cut)
+    memory = replace(memory, answering=asked, figures_only=figures_only, cut_before=cut)
     token = least_token(snapshot.transitions, status.fencing_token)
     tasks.append(Ask(_spec_of_round(catalog, memory), token, bool(status.latest_version)))
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
     return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
+
+
+def _with_record(status: CatalogCompactionStatus, memory: CatalogMemory, now: Moment) -> CatalogCompactionStatus:
+    """The status with the round that has just ended in its history, when there is something to remember of it: rounds
+    come every minute, and most of them end as the one before.
+    """
+    if status.round is None:
+        return status
+    reasons = [process.reason if process is not None else "" for process in (status.compaction, status.propagation)]
+    record = RoundRecord(
+        trigger=status.round.trigger,
+        started_at=status.round.started_at,
+        ended_at=timestamp_from_epoch(now.wall),
+        compaction=reasons[0],
+        propagation=reasons[1],
+        versions_cut=max(0, status.versions_cut - memory.cut_before[0]),
+        bytes_cut=max(0, status.bytes_cut - memory.cut_before[1]),
+    )
+    last = status.history[-1] if status.history else None
+    same = last is not None and (last.compaction, last.propagation) == (record.compaction, record.propagation)
+    if same and not record.versions_cut and record.trigger is not Trigger.REQUESTED:
+        return status
+    return status.model_copy(update={"history": (*status.history, record)[-MAX_ROUNDS:]})
 
 
 def _spec_of_round(catalog: CatalogCompaction, memory: CatalogMemory) -> CatalogCompactionSpec:

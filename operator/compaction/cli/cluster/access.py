@@ -155,7 +155,7 @@ class ClusterAccess:
     async def hold(self, namespace: str | None, reason: str, *, drain: bool) -> str:
         """Put the operator in that namespace (None: the only one) on hold; returns its namespace."""
         where = await self._operator(namespace)
-        wanted = Hold(reason, by=await self._user(), since=datetime.now(UTC), drain=drain)
+        wanted = Hold(reason, by=await self.user(), since=datetime.now(UTC), drain=drain)
         try:
             await self._client.create(LEASES, lease_of(wanted, where).body())
         except AlreadyExistsError as error:
@@ -187,7 +187,7 @@ class ClusterAccess:
             raise ClusterCommandError(f"{what}: name the namespace of its Lease {COORDINATOR_LEASE} with -n")
         return found[0]
 
-    async def _user(self) -> str:
+    async def user(self) -> str:
         """Who this user is to the API server; empty where it does not say (before Kubernetes 1.28)."""
         body: Obj = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         with suppress(ApiError):

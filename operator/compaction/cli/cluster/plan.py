@@ -13,7 +13,7 @@ import click
 from compaction.api.base import format_timestamp
 from compaction.api.enums import Approval, JobState, PlanApproval
 from compaction.api.job.job import CompactionJob
-from compaction.api.names import ANNOTATION_APPROVE, LABEL_PLAN
+from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_APPROVED_BY, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
@@ -230,7 +230,9 @@ def approve_command(*, plans: tuple[str, ...], selector: str | None, yes: bool, 
 async def _approve(cluster: ClusterAccess, name: str, plan: str) -> None:
     from compaction.kube.client.api import COMPACTION_POLICIES
 
-    await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_APPROVE, plan)
+    annotations = {ANNOTATION_APPROVE: plan, ANNOTATION_APPROVED_BY: f"{plan}/{await cluster.user()}"}
+    patch = {"metadata": {"annotations": annotations}}
+    await cluster.patch(COMPACTION_POLICIES, name, patch, namespace=cluster.namespace)
 
 
 def _named(text: str) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from typing import Final
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
+from compaction.api.policy.policy_status import RunRecord
 from compaction.api.text.printing import mark_of
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import Plan
@@ -182,7 +183,15 @@ class _Reconcile:
             {**assigned.waits, **announcing.waits_of_new_jobs(self.memory.planning.unmade.jobs)}, steps
         )
         # Last, because it says what all of the above has decided.
-        after = self._status(steps, assigned, workers, totals, quarantined, waiting)
+        runs = counting.recorded(
+            self.policy.status.history,
+            (self._totals(), totals),
+            steps,
+            plan=self.memory.planning.plan or self.policy.status.plan,
+            unmade=self.memory.planning.unmade,
+            now=self.now,
+        )
+        after = self._status(steps, assigned, workers, totals, quarantined, waiting, runs)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
         # Jobs were assigned before a request was answered that lets some of them start: they are assigned next.
@@ -368,6 +377,7 @@ class _Reconcile:
         totals: counting.Totals,
         quarantined: tuple[QuarantinedSource, ...],
         waiting: tuple[WaitCount, ...],
+        runs: tuple[RunRecord, ...],
     ) -> CompactionPolicyStatus:
         """The status as it should stand when all this is carried out."""
         return summary.assemble(
@@ -392,6 +402,7 @@ class _Reconcile:
                 held_by=self.snapshot.held_by,
                 hold=self.snapshot.hold,
                 requests=requests.known(self.policy, self.memory),
+                runs=runs,
             )
         )
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from compaction.api.enums import JobReason, JobState
-from compaction.api.policy.policy import QuarantinedSource
-from compaction.api.policy.policy_status import MAX_COUNTED, CountedJob
+from compaction.api.base import to_timestamp
+from compaction.api.enums import JobReason, JobState, PlanApproval
+from compaction.api.names import LABEL_PLAN
+from compaction.api.policy.policy import PlanStatus, QuarantinedSource
+from compaction.api.policy.policy_status import MAX_COUNTED, MAX_RUNS, CountedJob, RunRecord
 from compaction.core.meaning import Fate
 from compaction.core.planning.candidates import Candidate
 from compaction.core.planning.debt import FinishedWork
 from compaction.core.reconcile.jobs.ending import owner_uid
 from compaction.core.reconcile.jobs.job import parts_of, token_of
 from compaction.core.reconcile.jobs.steps import JobStep
+from compaction.core.reconcile.observations import Moment, Unmade
 from compaction.registry import fate_of
 
 # Totals over finished jobs, each counted once whatever crashes; and which finished jobs may be forgotten.
@@ -74,6 +78,96 @@ def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
         succeeded += entry.succeeded and not (old is not None and old.succeeded)
         reclaimed += max(0, entry.bytes - (old.bytes if old is not None else 0))
     return Totals(tuple(sorted(entries.values(), key=lambda entry: entry.job)), succeeded, reclaimed)
+
+
+# The history of a policy: the last plans that were carried out, and what came of each.
+#
+# A record is derived from the jobs that carry the plan's hash, and grows by what the totals grow by, in the same write:
+# so a job is in its record exactly once, whatever crashes, as in the totals.
+
+
+def recorded(
+    before: Sequence[RunRecord],
+    totals: tuple[Totals, Totals],
+    steps: Sequence[JobStep],
+    *,
+    plan: PlanStatus | None,
+    unmade: Unmade,
+    now: Moment,
+) -> tuple[RunRecord, ...]:
+    """The history after this reconcile. `totals`: of the status, and as they are now; `plan`: the newest one, whose
+    jobs may be created by this very decision (`unmade`).
+    """
+    old, new = (by_job(each.counted) for each in totals)
+    of_plan: dict[str, list[JobStep]] = {}
+    for step in steps:
+        if found := step.view.job.metadata.labels.get(LABEL_PLAN, ""):
+            of_plan.setdefault(found, []).append(step)
+    records = {record.plan: record for record in before}
+    unended = [record.plan for record in before if record.ended_at is None]
+    for found in dict.fromkeys((*of_plan, *unended, *((unmade.plan,) if unmade.jobs else ()))):
+        own, known = of_plan.get(found, []), plan if plan is not None and plan.hash == found else None
+        fresh = [step for step in own if new.get(step.name) != old.get(step.name)]
+        to_come = len(unmade.jobs) if unmade.plan == found else 0
+        is_open = to_come > 0 or any(step.state not in (JobState.SUCCEEDED, JobState.FAULTY) for step in own)
+        # Another coordinator may have begun to create the jobs of an approved plan: this one has not found them yet.
+        is_open = is_open or (known is not None and bool(known.unmade))
+        record = records.get(found)
+        if record is None and not (fresh or is_open):
+            continue  # what ended before there was a history, or beyond what it keeps
+        record = record or _begun(found, own, known, now)
+        record = _grown(record, fresh, old, jobs=max(len(own) + to_come, record.jobs))
+        records[found] = _ended(record, own, is_open=is_open, now=now)
+    newest = sorted(records.values(), key=lambda record: (record.started_at, record.plan))
+    return tuple(newest[-MAX_RUNS:])
+
+
+def _begun(found: str, own: Sequence[JobStep], plan: PlanStatus | None, now: Moment) -> RunRecord:
+    created = [at for step in own if (at := step.view.job.metadata.creation_timestamp) is not None]
+    start = min(created, default=to_timestamp(now.time))
+    if plan is None:
+        return RunRecord(plan=found, started_at=start)
+    return RunRecord(
+        plan=found,
+        reason=plan.reason,
+        started_at=start,
+        approved_at=plan.approved_at,
+        approved_by=plan.approved_by,
+        jobs=plan.jobs,
+        work=plan.work if plan.approval is PlanApproval.APPROVED else (),
+    )
+
+
+def _grown(record: RunRecord, fresh: Sequence[JobStep], old: Mapping[str, CountedJob], *, jobs: int) -> RunRecord:
+    """The record with jobs that are in the totals now and were not, or were as parked."""
+    sums: dict[str, Any] = {"jobs": jobs}
+    for step in fresh:
+        before, receipt = old.get(step.name), step.status.receipt
+        known = before if before is not None and before.uid == step.view.identity.uid else None
+        done = step.state is JobState.SUCCEEDED
+        was_parked = known is not None and not known.succeeded
+        changes: dict[str, float] = {
+            "succeeded": done,
+            "faulty": (not done) - was_parked,
+            "bytes_reclaimed": max(0, entry_of(step).bytes - (known.bytes if known is not None else 0)),
+        }
+        if receipt is not None and done:
+            changes |= {"bytes_read": receipt.bytes_before, "bytes_written": receipt.bytes_after}
+            changes["seconds"] = receipt.seconds
+        for name, change in changes.items():
+            sums[name] = sums.get(name, getattr(record, name)) + change
+    sums["faulty"] = max(0, sums.get("faulty", record.faulty))
+    return record.model_copy(update=sums)
+
+
+def _ended(record: RunRecord, own: Sequence[JobStep], *, is_open: bool, now: Moment) -> RunRecord:
+    """The record with its end: when the last job ended, or went without one."""
+    if is_open:
+        return record.model_copy(update={"ended_at": None}) if record.ended_at is not None else record
+    if record.ended_at is not None:
+        return record
+    ends = [at for step in own if (at := step.status.finished_at) is not None]
+    return record.model_copy(update={"ended_at": max(ends, default=to_timestamp(now.time)), "work": ()})
 
 
 def by_job(counted: Iterable[CountedJob]) -> dict[str, CountedJob]:

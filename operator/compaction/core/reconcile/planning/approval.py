@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from compaction.api.base import timestamp_from_epoch
-from compaction.api.enums import PlanApproval
+from compaction.api.base import timestamp_from_epoch, to_timestamp
+from compaction.api.enums import PlanApproval, PlanTriggerReason
 from compaction.api.job.job import SkippedSource
-from compaction.api.names import name_stem
+from compaction.api.names import ANNOTATION_APPROVED_BY, name_stem
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlannedWork, PlanStatus, QuarantinedSource
 from compaction.api.policy.policy_status import MAX_PLANNED_WORK, MAX_QUARANTINED
 from compaction.core.planning.debt import ScanResult
@@ -57,43 +57,68 @@ def is_pending(plan: PlanStatus | None) -> bool:
 
 
 def carried_out(
-    before: PlanStatus | None, plan: Plan, now: Moment, *, policy: CompactionPolicy, manual: bool
+    before: PlanStatus | None,
+    plan: Plan,
+    now: Moment,
+    *,
+    policy: CompactionPolicy,
+    manual: bool,
+    reason: PlanTriggerReason,
 ) -> PlanStatus:
     """The newest plan that had jobs, unless it still waited: then it is void. What was left out is of the newest."""
     if not plan.jobs and before is not None and not is_pending(before):
         return PlanStatus.model_validate({**dict(before), "left_out": _left_out(plan)})
-    approved = PlanApproval.APPROVED if manual and plan.jobs else None
-    same = before is not None and before.hash == plan.hash
+    same = before if before is not None and before.hash == plan.hash else None
+    approval: dict[str, Any] = {}
+    if manual and plan.jobs:
+        known = same is not None and same.approval is PlanApproval.APPROVED
+        named, _, by = policy.metadata.annotations.get(ANNOTATION_APPROVED_BY, "").partition("/")
+        # What was approved stays readable while it is carried out.
+        approval = {
+            "approval": PlanApproval.APPROVED,
+            "approved_at": same.approved_at if same is not None and known else to_timestamp(now.time),
+            "approved_by": same.approved_by if same is not None and known else (by if named == plan.hash else ""),
+            "work": _work(plan),
+        }
     return _shown(
         plan,
         generation=policy.metadata.generation,
-        created_at=before.created_at if before is not None and same else now.time,
-        approval=approved,
+        created_at=same.created_at if same is not None else now.time,
+        reason=same.reason if same is not None else reason,
+        **approval,
     )
 
 
-def pending(before: PlanStatus | None, plan: Plan, now: Moment, *, policy: CompactionPolicy) -> PlanStatus:
+def pending(
+    before: PlanStatus | None, plan: Plan, now: Moment, *, policy: CompactionPolicy, reason: PlanTriggerReason
+) -> PlanStatus:
     """A plan without approval: with its jobs for review, and since when a plan waits."""
     waited = before.waiting_since if before is not None and is_pending(before) else None
-    same = before is not None and before.hash == plan.hash
-    largest = sorted(plan.jobs, key=lambda job: (-job.gain_bytes, job.name))[:MAX_PLANNED_WORK]
+    same = before if before is not None and before.hash == plan.hash else None
     return _shown(
         plan,
         generation=policy.metadata.generation,
-        created_at=before.created_at if before is not None and same else now.time,
+        created_at=same.created_at if same is not None else now.time,
         approval=PlanApproval.PENDING,
         waiting_since=waited or now.time,
-        work=tuple(
-            PlannedWork(
-                job=job.name,
-                target=job.target,
-                groups=len(job.groups),
-                obsolete=len(job.obsolete),
-                cost_bytes=job.cost_bytes,
-                gain_bytes=job.gain_bytes,
-            )
-            for job in largest
-        ),
+        reason=same.reason if same is not None else reason,
+        work=_work(plan),
+    )
+
+
+def _work(plan: Plan) -> tuple[PlannedWork, ...]:
+    """The jobs for review, those with the largest gain."""
+    largest = sorted(plan.jobs, key=lambda job: (-job.gain_bytes, job.name))[:MAX_PLANNED_WORK]
+    return tuple(
+        PlannedWork(
+            job=job.name,
+            target=job.target,
+            groups=len(job.groups),
+            obsolete=len(job.obsolete),
+            cost_bytes=job.cost_bytes,
+            gain_bytes=job.gain_bytes,
+        )
+        for job in largest
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from compaction.api.enums import Approval, JobState, PlanApproval
+from compaction.api.enums import Approval, JobState, PlanApproval, PlanTriggerReason
 from compaction.api.job.job import CompactionJobSpec, PolicyReference
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy
@@ -202,6 +202,8 @@ def plan_again(
     if requests.is_for_figures(policy, memory, clock):
         return None, replace(memory, planning=replace(memory.planning, skipped=reading.number))
     at_once = requests.plans_at_once(policy, memory)
+    reason = PlanTriggerReason.SCHEDULE if clock.due is not None else PlanTriggerReason.SCAN
+    reason = PlanTriggerReason.RUN_NOW if at_once else reason
     sought = sought_jobs(policy, steps, memory)
     if sought:
         found = _plan(
@@ -235,10 +237,11 @@ def plan_again(
     if plan is None:
         plan = _plan(reading, policy, steps, memory, now, at_once=at_once)
         if policy.spec.approval is Approval.MANUAL and plan.jobs:
-            shown = approval.pending(before, plan, now, policy=policy)
+            shown = approval.pending(before, plan, now, policy=policy, reason=reason)
             waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
             return None, replace(memory, planning=replace(planning, plan=shown, pending=waiting))
-    shown = approval.carried_out(before, plan, now, policy=policy, manual=policy.spec.approval is Approval.MANUAL)
+    manual = policy.spec.approval is Approval.MANUAL
+    shown = approval.carried_out(before, plan, now, policy=policy, manual=manual, reason=reason)
     exists = {step.name for step in steps}
     news = any(job.name not in exists for job in plan.jobs)
     if not news:

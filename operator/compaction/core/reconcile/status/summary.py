@@ -23,7 +23,7 @@ from compaction.api.policy.policy import (
     TenantDebtStatus,
     is_superseded,
 )
-from compaction.api.policy.policy_status import WaitCount, WaitStatus, WorkerStatus
+from compaction.api.policy.policy_status import RunRecord, WaitCount, WaitStatus, WorkerStatus
 from compaction.api.policy.store import conditions_for
 from compaction.api.text.printing import format_bytes, plural
 from compaction.core.kind import Kind
@@ -175,7 +175,8 @@ class Facts:
     """The facts that the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts
     the jobs that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker
     cannot start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
-    another version, `held_by` of an older policy over the same store. `requests` are the answers to users' requests.
+    another version, `held_by` of an older policy over the same store. `requests` are the answers to users' requests,
+    `runs` the history.
     """
 
     policy: CompactionPolicy
@@ -198,6 +199,7 @@ class Facts:
     held_by: str = ""
     hold: Hold | None = None
     requests: RequestMemory = field(default_factory=RequestMemory)
+    runs: tuple[RunRecord, ...] = ()
 
     @property
     def effective_clock(self) -> Timing:
@@ -246,6 +248,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
+        "history": facts.runs,
         "evicted": ending.eviction_rows(facts.memory.planning),
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
