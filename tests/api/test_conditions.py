@@ -35,6 +35,7 @@ from compaction.api.enums import (
     WaitReason,
 )
 from compaction.api.policy.store import STANDING, PolicyStanding, conditions_for, standing_of
+from compaction.api.requests import RequestOutcome, RequestReason
 from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.reasons import BlockJobReason
 from compaction.core.planning.candidates import LeftOutReason
@@ -192,7 +193,7 @@ def test_tools_conclude_what_the_standing_means(reason: str) -> None:
     found = policy_with(reason)
     state, waiting, expected, ready = CONCLUSIONS[policy_standing(reason)]
     assert (kstatus(found), flux_wait(found), kubectl_wait(found, "Ready")) == (state, waiting, ready)
-    shown = "Suspended" if reason == PolicyReason.SUSPENDED else expected
+    shown = "Suspended" if reason in (PolicyReason.SUSPENDED, PolicyReason.HELD) else expected
     status, message = health(found)
     assert (status, message) == (shown, f"{reason}: the particulars")
     outdated = policy_with(reason, generation=3)
@@ -235,6 +236,8 @@ WORDS: tuple[type[StrEnum], ...] = (
     AttemptOutcome,
     JobState,
     ConditionType,
+    RequestReason,
+    RequestOutcome,
 )
 
 

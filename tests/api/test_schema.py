@@ -169,6 +169,7 @@ def test_columns() -> None:
         "TOKEN",
         "STARTED",
         "ENDED",
+        "TOOK",
         "AGE",
     ]
     assert narrow(CATALOG_CRD) == [

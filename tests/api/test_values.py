@@ -16,7 +16,7 @@ from kubernetes.utils.quantity import parse_quantity
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.base import Timestamp, format_timestamp, timestamp_from_epoch
-from compaction.api.policy.cron import Cron
+from compaction.api.policy.policy_spec import Cron
 from compaction.api.text.printing import REDACTED, format_age, format_bytes, format_work, plural, printable, redacted
 from compaction.api.text.quantities import MAX_QUANTITY, Duration, Quantity
 

@@ -223,7 +223,7 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
     assert row[5][-1] in "dhy", "a date shows as an age"
     assert row[6:10] == ["2", "5", "1", "2m10s"]
     wide = cluster.run("get", "cpol", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "SINCE", "MESSAGE"]
+    assert wide == [*header, "WAITING", "PLAN", "APPROVAL", "PROGRESS", "WORKERS", "RECLAIMED", "SINCE", "MESSAGE"]
     assert CompactionPolicy.from_object(cluster.read("cpol/logs")).status == status
 
 
@@ -245,6 +245,7 @@ def test_the_table_of_jobs(cluster: Cluster) -> None:
         "TOKEN",
         "STARTED",
         "ENDED",
+        "TOOK",
         "AGE",
     ]
     assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]

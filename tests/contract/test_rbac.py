@@ -128,4 +128,5 @@ def test_the_roles_of_people(control_plane: ControlPlane, namespace: str) -> Non
         "compaction-viewer": {"view"},
         "compaction-editor": {"edit", "admin"},
         "compaction-approver": {"admin"},
+        "compaction-holder": set(),
     }

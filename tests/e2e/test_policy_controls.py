@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
     assert status(cluster)["debt"]["bytes"] > 0
     assert len(cluster.jobs()) == 1, "figures, and no plan"
 
+    assert f"{version('compaction-operator')} in {cluster.namespace}, led by replica-0" in editor.prints("version")
     holder.prints("hold", "--reason", "the disk moves", "-n", cluster.namespace)
     eventually(lambda: condition(cluster.policy(), "Ready")["reason"] == "Held", "the policy to be held")
     assert condition(cluster.policy(), "Ready")["message"].endswith(": the disk moves; 0 jobs still run, 0 wait")
@@ -184,6 +186,26 @@ def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
     assert editor.prints("suspend", "logs", "--wait", "--timeout", "2m").endswith("policy logs: nothing runs\n")
     assert len(cluster.jobs()) == 2
     logs.assert_unchanged()
+
+
+def test_a_drain_stops_what_runs_and_after_it_everything_goes_on(
+    slow_workers: OperatorFleet, cluster: Cluster, logs: LogRoot, control_plane: Any, tmp_path: Path
+) -> None:
+    holder = make_user(control_plane, cluster.namespace, tmp_path, role="compaction-holder")
+    logs.add("a", entries_per_segment=64, payload_bytes=64, segments=41)
+    slow_workers.start()
+    cluster.apply_policy(logs.path)
+    cluster.await_job_state("InProgress")
+    holder.prints("hold", "--reason", "the disk moves", "--drain", "-n", cluster.namespace)
+    eventually(lambda: slow_workers.running_workers() == [], "the worker to be stopped with its job")
+    eventually(lambda: not status(cluster).get("active", 0), "the status to say so")
+    (job,) = cluster.jobs()
+    assert (job["status"]["state"], job["status"].get("failures", 0)) == ("Abandoned", 0)
+    logs.assert_unchanged()
+    holder.prints("release", "-n", cluster.namespace)
+    cluster.await_all_succeeded()
+    logs.assert_unchanged()
+    assert logs.leftovers() == []
 
 
 def test_each_job_is_told_its_share_of_the_bytes_per_second_and_one_that_ends_goes_to_the_other(

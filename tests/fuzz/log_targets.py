@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from compaction.api.policy.cron import Cron
-from compaction.api.policy.policy_spec import TimeZone
+from compaction.api.policy.policy_spec import Cron, TimeZone
 from compaction.api.text.quantities import Duration
 from compaction.core.reconcile.timing import OpenWindow, finished_by, next_time, window_state
 from compaction.errors import CompactionError

@@ -198,7 +198,14 @@ CASES = [
     Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases", SUBJECT),
     Case("CompactionCleanupBehind", cleanup_overdue, 100, 101, "storage/logs: replaced data is not deleted", SUBJECT),
     Case("CompactionCleanupBehind", cleanup_refused, 39, 40, "storage/logs: replaced data is not deleted", SUBJECT),
-    Case("CompactionOnHold", on_hold, 14, 16, "The compaction operator has been on hold for 1d 0h 6m 0s", ()),
+    Case(
+        "CompactionOnHold",
+        on_hold,
+        14,
+        16,
+        "The compaction operator in namespace compaction-system has been on hold for 1d 0h 6m 0s",
+        (("namespace", "compaction-system"),),
+    ),
     Case(
         "CompactionNoLeader",
         nobody_leads,

@@ -57,6 +57,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.cluster.quarantine:quarantine_command",
         "List quarantined sources; release them.",
     ),
+    "check": (
+        "compaction.cli.cluster.check:command",
+        "Check definitions, rights, the leader, clocks, images and stores.",
+    ),
+    "version": (
+        "compaction.cli.cluster.status:version_command",
+        "Show the version of this program and of the operator.",
+    ),
     "run": ("compaction.cli.local.run:command", "Compact the store of a policy file, without Kubernetes."),
     **{command.name: (command.door.name, command.help) for command in commands()},
     "catalogs": ("compaction.catalogs.cli.commands:group", "Work with versioned catalogs and their update logs."),
@@ -73,7 +81,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 CLUSTER_COMMANDS: Final = frozenset(
     {
         *("status", "why", "plan", "approve", "retry", "quarantine"),
-        *("run-now", "scan", "suspend", "resume", "hold", "release", "events", "history"),
+        *("run-now", "scan", "suspend", "resume", "hold", "release", "events", "history", "version", "check"),
     }
 )
 """Those that read and write objects of a cluster with the user's kubeconfig."""

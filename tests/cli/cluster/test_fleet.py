@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -284,6 +285,20 @@ def test_history_says_what_ran_when_why_and_who_approved(three: Cluster, editor:
     (row,) = columns_of(editor.prints("history", "orders"))
     assert (row["TRIGGER"], row["COMPACTION"], row["PROPAGATION"], row["CUT"]) == ("Requested", "Compacted", "-", "4")
     assert 'no CompactionPolicy or CatalogCompaction "nowhere"' in editor.refused("history", "nowhere")
+
+
+def test_the_version_of_the_leader_is_on_its_lease(cluster: Cluster, user: Callable[[str], User]) -> None:
+    editor = user("compaction-editor")
+    own = version("compaction-operator")
+    assert editor.prints("version", "--client") == f"Client:  {own}\n"
+    assert "Operator:  none is found" in editor.prints("version")
+    lease = coordinator_lease(0)
+    lease["metadata"]["annotations"] = {"compaction.dev/version": "9.9"}
+    make(cluster, lease)
+    assert f"Operator:  9.9 in {cluster.namespace}, led by replica-a" in editor.prints("version")
+    (operator,) = json.loads(editor.prints("version", "-o", "json"))["operators"]
+    assert operator == {"namespace": cluster.namespace, "version": "9.9", "leader": "replica-a"}
+    assert "may not read its Lease" in user("").prints("version")
 
 
 def happened(name: str, about: tuple[str, str], reason: str, seconds: float, message: str = "m") -> dict[str, Any]:

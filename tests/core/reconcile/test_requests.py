@@ -232,6 +232,18 @@ def test_approval_stands_and_the_plan_outlives_scans_without_it() -> None:
     assert len(world.jobs) == 2
 
 
+def test_once_its_plan_is_approved_schedule_and_cooldown_count_again() -> None:
+    world = world_with(approval="Manual", trigger={**NIGHTLY, "cooldown": "5h"})
+    world.annotate(approve=ask(world).plan)
+    world.rest()
+    finish_all(world)
+    world.logs["/ra/0"].groups.append("0000000000000009.segment")
+    world.add_log("/ra/later")
+    world.pass_time(1300)
+    assert world.status.plan is not None
+    assert (world.status.plan.approval, len(world.jobs)) == (PlanApproval.APPROVED, 1), "nothing new is planned"
+
+
 # -- scan -------------------------------------------------------------------------------------------------------------
 
 

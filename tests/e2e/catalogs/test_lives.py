@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from compaction.catalogs.commands.schema_commands import CreateIndex, MakeIndexA
 from compaction.local.programs.binaries import Binaries
 from support.catalogs.etcd_members import Members, etcd_members
 from support.clocks import PATIENCE_SECONDS, eventually
-from support.cluster.by_kubectl import Cluster, Object, condition
+from support.cluster.by_kubectl import Cluster, Object, condition, make_user
 from support.cluster.orders import TABLE, Orders, orders
 from support.faults.proxies import Network, TcpProxy
 from support.processes.operators import ACCOUNT, OperatorFleet
@@ -18,7 +19,9 @@ from support.processes.operators import ACCOUNT, OperatorFleet
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
 
-def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog: Orders) -> None:
+def test_suspended_run_dry_changed_and_deleted(
+    operators: OperatorFleet, catalog: Orders, control_plane: Any, tmp_path: Path
+) -> None:
     catalog.await_ready(past=catalog.versions[8])
     replica = operators.start()
     catalog.apply(suspend=True)
@@ -50,6 +53,15 @@ def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog
     status = catalog.await_cut(7)
     assert status["observedGeneration"] == catalog.cluster.catalog()["metadata"]["generation"]
     catalog.cluster.await_events("MissingParticipant", "Compacted")
+
+    # Rounds come once a day now, and when a user asks for one.
+    editor = make_user(control_plane, catalog.cluster.namespace, tmp_path, role="compaction-editor")
+    catalog.patch(interval="24h", lowWatermark={"updateInterval": "24h", "dataAvailability": "1s"})
+    assert "policy" not in editor.prints("scan", "ccat/orders", "--wait", "--timeout", "1m")
+    assert (catalog.status()["scan"]["outcome"], catalog.history()[0]) == ("Accepted", 7)
+    assert editor.prints("run-now", "ccat/orders", "--wait", "--timeout", "1m").count("catalog orders: ") == 2
+    assert catalog.status()["history"][-1]["trigger"] == "Requested"
+    catalog.patch(interval="500ms", lowWatermark={"updateInterval": "500ms", "dataAvailability": "1s"})
 
     catalog.patch(suspend=True)
     catalog.await_condition("True", "Suspended")

@@ -56,8 +56,7 @@ from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.descriptors import MINIMUM, hybrid, physical
 from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Hold, Moment
-from compaction.core.reconcile.requests import announced
-from compaction.core.reconcile.status.announcing import of_standing
+from compaction.core.reconcile.status.announcing import of_requests, of_standing
 
 # The fencing token of a round (docs/design/catalog-compaction.md#fencing).
 
@@ -400,6 +399,7 @@ def _with_record(status: CatalogCompactionStatus, memory: CatalogMemory, now: Mo
     )
     last = status.history[-1] if status.history else None
     same = last is not None and (last.compaction, last.propagation) == (record.compaction, record.propagation)
+    # A user who has asked for a round looks for it here, whatever came of it.
     if same and not record.versions_cut and record.trigger is not Trigger.REQUESTED:
         return status
     return status.model_copy(update={"history": (*status.history, record)[-MAX_ROUNDS:]})
@@ -434,7 +434,7 @@ def _decided(
     if _worth_writing(catalog.status, status, ended):
         events = (
             *of_standing(catalog.status.conditions, status.conditions),
-            *announced(catalog.status, status),
+            *of_requests(catalog.status, status),
             *_cuts(ended),
         )
         write = WriteCatalogStatus(about, status, events)

@@ -57,6 +57,7 @@ class EventSubject:
             return True
         if self.kind != POLICY_KIND or kind != JOB_KIND:
             return False
+        # Jobs go long before their Events do, so a name is judged by its form where the job is not there any more.
         stem = name_stem(self.name)
         return name in self.jobs or (name.startswith(stem) and _PLANNED.fullmatch(name[len(stem) :]) is not None)
 

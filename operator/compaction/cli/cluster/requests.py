@@ -183,6 +183,7 @@ async def _wait(
             verdict = (True, f"{_ERROR}it was deleted") if found is None else judge(before[key], found)
             if verdict is None or not verdict[0]:
                 continue
+            # Said as it ends, in that order: the first of hundreds is news before the last.
             del waiting[key]
             if verdict[1].startswith(_ERROR):
                 report(f"{name}: {verdict[1].removeprefix(_ERROR)}")
@@ -194,6 +195,7 @@ async def _wait(
             for subject in waiting.values():
                 report(f"{_called(subject, namespaces=spaces)}: not done within {within}")
             return EXIT_DATA_ERROR
+        # Once one has answered an operator runs, and the others take the time they take.
         if waiting and not hinted and passed >= SILENT_AFTER and len(waiting) == len(before):
             warn("nothing has answered for 30 s: does an operator run? kubectl compaction status says")
             hinted = True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 
 from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.names import ANNOTATION_VERSION
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.catalogs.cli.catalog_view import (
     catalog_columns,
@@ -36,12 +37,21 @@ from compaction.cli.cluster.status_view import (
     totals_data,
     totals_line,
 )
-from compaction.cli.output import OutputColumn, OutputFormat, TableStream, emit, output_option, print_table
+from compaction.cli.output import (
+    OutputColumn,
+    OutputFormat,
+    TableStream,
+    emit,
+    output_option,
+    print_pairs,
+    print_table,
+)
 from compaction.core.explain.explanation import Coordination, coordination
 from compaction.errors import ApiUnavailableError, GoneError
 
 if TYPE_CHECKING:
     from compaction.cli.cluster.access import ClusterAccess
+    from compaction.leases.record import Lease
 
 RECONNECT_SECONDS: Final = 2.0
 _THINGS: Final = "policies or catalogs"
@@ -226,6 +236,48 @@ async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
     leases, complete = await cluster.coordinators()
     now = datetime.now(UTC)
     return lambda namespace: coordination(leases, namespace, now, complete=complete)
+
+
+# `version`: of this program, and of the operators that lead.
+#
+# Exit codes: 0 shown, also when no operator is found; 1 the cluster could not be read; 2 wrong usage.
+
+
+@click.command("version")
+@click.option("--client", "client_only", is_flag=True, help="Only that of this program: no cluster is asked.")
+@cluster_options()
+@output_option()
+def version_command(*, client_only: bool, target: CommandTarget, output: OutputFormat) -> None:
+    """Show the version of this program, and that of each operator in the cluster, as its Lease says it."""
+    from importlib.metadata import version
+
+    own = version("compaction-operator")
+    leases: list[Lease] | None = []
+    if not client_only:
+        from compaction.cli.cluster.access import ask
+
+        leases, _ = ask(target, lambda cluster: cluster.coordinators())
+    operators = [
+        {
+            "namespace": lease.namespace,
+            "version": lease.annotations.get(ANNOTATION_VERSION) or None,
+            "leader": lease.record.holder,
+        }
+        for lease in sorted(leases or (), key=lambda lease: lease.namespace)
+    ]
+    if output is not OutputFormat.TABLE:
+        emit({"client": own, "operators": operators}, output)
+        return
+    rows = [("Client", own)]
+    rows += [
+        ("Operator", f"{item['version'] or 'unknown'} in {item['namespace']}, led by {item['leader'] or 'no replica'}")
+        for item in operators
+    ]
+    if leases is None:
+        rows.append(("Operator", "not known: this user may not read its Lease (role compaction-viewer)"))
+    elif not operators and not client_only:
+        rows.append(("Operator", "none is found"))
+    print_pairs(rows)
 
 
 def _warn(found: Mapping[str, Coordination], now: datetime) -> None:

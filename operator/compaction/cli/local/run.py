@@ -234,8 +234,12 @@ def command(
             problems = _policy(policy(), plan, signals)
         else:
             # Here, not above: all of catalogs costs half a second of a run that has none.
-            from compaction.catalogs.cli.catalog_file import CatalogFile
-            from compaction.catalogs.cli.run_catalogs import run_catalogs, watch_catalogs, watched_beside
+            from compaction.catalogs.cli.run_catalogs import (
+                CatalogFile,
+                run_catalogs,
+                watch_catalogs,
+                watched_beside,
+            )
 
             catalogs = CatalogFile(source, text, wanted=catalog, secrets_dir=secrets_dir)
             if catalog is None and has_policy:

@@ -10,7 +10,6 @@ from typing import Final
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
-from compaction.api.policy.policy_status import RunRecord
 from compaction.api.text.printing import mark_of
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import Plan
@@ -183,15 +182,7 @@ class _Reconcile:
             {**assigned.waits, **announcing.waits_of_new_jobs(self.memory.planning.unmade.jobs)}, steps
         )
         # Last, because it says what all of the above has decided.
-        runs = counting.recorded(
-            self.policy.status.history,
-            (self._totals(), totals),
-            steps,
-            plan=self.memory.planning.plan or self.policy.status.plan,
-            unmade=self.memory.planning.unmade,
-            now=self.now,
-        )
-        after = self._status(steps, assigned, workers, totals, quarantined, waiting, runs)
+        after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
         # Jobs were assigned before a request was answered that lets some of them start: they are assigned next.
@@ -377,7 +368,6 @@ class _Reconcile:
         totals: counting.Totals,
         quarantined: tuple[QuarantinedSource, ...],
         waiting: tuple[WaitCount, ...],
-        runs: tuple[RunRecord, ...],
     ) -> CompactionPolicyStatus:
         """The status as it should stand when all this is carried out."""
         return summary.assemble(
@@ -402,7 +392,14 @@ class _Reconcile:
                 held_by=self.snapshot.held_by,
                 hold=self.snapshot.hold,
                 requests=requests.known(self.policy, self.memory),
-                runs=runs,
+                runs=counting.recorded(
+                    self.policy.status.history,
+                    (self._totals(), totals),
+                    steps,
+                    plan=self.memory.planning.plan or self.policy.status.plan,
+                    unmade=self.memory.planning.unmade,
+                    now=self.now,
+                ),
             )
         )
 
@@ -415,7 +412,7 @@ class _Reconcile:
             return None, left
         self.memory = replace(self.memory, status_written_at=self.now.monotonic)
         meta = self.policy.metadata
-        events = (*announcing.of_policy(self.policy.status, after), *requests.announced(self.policy.status, after))
+        events = (*announcing.of_policy(self.policy.status, after), *announcing.of_requests(self.policy.status, after))
         return WritePolicyStatus(OperatorIdentity(meta.name, meta.uid, meta.resource_version), after, events), None
 
 

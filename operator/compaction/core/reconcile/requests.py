@@ -17,8 +17,6 @@ from compaction.api.enums import PlanApproval, PolicyReason, WaitReason
 from compaction.api.names import ANNOTATION_RUN_NOW, ANNOTATION_SCAN, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.requests import (
-    RequestAnswers,
-    RequestOutcome,
     RequestReason,
     RequestStatus,
     RunNowStatus,
@@ -28,7 +26,6 @@ from compaction.api.requests import (
 )
 from compaction.api.text.printing import format_bytes, mark_of, plural
 from compaction.core.planning.debt import ScanResult, debt_of
-from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.jobs.job import is_finished
 from compaction.core.reconcile.jobs.steps import JobStep
 from compaction.core.reconcile.observations import Memory, PolicySnapshot, RequestMemory
@@ -68,6 +65,7 @@ def refused(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory, 
     """The memory with the answer to requests that can do nothing now."""
     after = known(policy, memory)
     run, scan = _run_now(policy, memory), _scan(policy, memory)
+    # A scan reads only, so neither a suspension nor a hold nor a window refuses it.
     if scan and snapshot.held_by:
         answer = answered_with(
             RequestStatus, snapshot.now.time, PolicyReason.STORE_OVERLAPS, snapshot.held_by, accepted=False
@@ -105,14 +103,14 @@ def is_for_figures(policy: CompactionPolicy, memory: Memory, clock: Timing) -> b
 
 def plans_at_once(policy: CompactionPolicy, memory: Memory) -> bool:
     """Return whether the plan that comes is that of a request to run now: one that has no answer yet, or one whose plan
-    waits for approval or has just been approved. A scan in between must not make another plan of it.
+    waits for approval or is being carried out. A scan in between must not make another plan of it.
     """
     if _run_now(policy, memory):
         return True
     run, plan = known(policy, memory).run_now, memory.planning.plan or policy.status.plan
-    if run is None or plan is None or not run.plan:
+    if run is None or plan is None or not run.plan or plan.hash != run.plan:
         return False
-    return plan.approval is not None and plan.hash == run.plan
+    return plan.approval is PlanApproval.PENDING or bool(plan.unmade)
 
 
 # After the plan: the answer, and which jobs need no window because of it.
@@ -157,6 +155,7 @@ def _outcome(
     """
     now = snapshot.now.time
     if reading.problem is not None:
+        # The next scan may be a good one: then a user asks again, instead of a run hours after the request.
         return answered_with(RunNowStatus, now, reading.problem.reason, reading.problem.message, accepted=False)
     if memory.planning.reading != reading.number:
         return None
@@ -207,6 +206,7 @@ def _going_on(
         plans = tuple(plan.hash if item == run.plan else item for item in run.plans)
         run = run.model_copy(update={"plan": plan.hash, "plans": plans})
     if run.plans:
+        # Without an end a request of last week would keep the windows open for good.
         kept = _unfinished_plans(policy, steps, memory)
         run = run.model_copy(update={"plans": tuple(item for item in run.plans if item in kept)})
     return run
@@ -232,23 +232,3 @@ def starts_jobs(before: Memory, after: Memory) -> bool:
     """Return whether an answer between the two lets jobs start that waited for a window."""
     old, new = (memory.requests.run_now if memory.requests is not None else None for memory in (before, after))
     return new is not None and bool(new.plans) and new != old
-
-
-# The Events of answers, published when the status that holds them is written.
-
-RUN_NOW_EVENT: Final = "RunNow"
-SCAN_EVENT: Final = "Scan"
-
-
-def announced(before: RequestAnswers, after: RequestAnswers) -> list[Announce]:
-    """One Event for each answer that a status has for the first time."""
-    run = (RUN_NOW_EVENT, before.last_handled_run_now, after.last_handled_run_now, after.run_now)
-    scan = (SCAN_EVENT, before.last_handled_scan, after.last_handled_scan, after.scan)
-    events = []
-    for event, old, new, answer in (run, scan):
-        if answer is None or old == new:
-            continue
-        refusal = answer.outcome is RequestOutcome.REFUSED
-        message = f"{answer.reason}: {answer.message}"
-        events.append(Announce(f"{event}{'Refused' if refusal else ''}", message, warning=refusal))
-    return events

@@ -19,10 +19,17 @@ from typing import Final
 
 import structlog
 
-from compaction.api.names import COMPONENT_COORDINATOR, COORDINATOR_LEASE, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
+from compaction.api.names import (
+    ANNOTATION_VERSION,
+    COMPONENT_COORDINATOR,
+    COORDINATOR_LEASE,
+    LABEL_COMPONENT,
+    LABEL_MANAGED_BY,
+    MANAGED_BY,
+)
 from compaction.errors import NotFoundError
 from compaction.kube.client.api import LEASES, ApiCall, ApiClient
-from compaction.kube.client.config import ApiConnection, load_connection
+from compaction.kube.client.config import OWN_VERSION, ApiConnection, load_connection
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.kube.metrics.registry import Metrics
@@ -53,7 +60,7 @@ class CoordinatorLease:
         labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
         lease = Lease(name=self.name, namespace=self.namespace, record=record, labels=labels)
         try:
-            return Lease.parse(await self.client.create(LEASES, lease.body()))
+            return Lease.parse(await self.client.create(LEASES, _with_version(lease).body()))
         except NotFoundError as error:
             raise NotFoundError(
                 f'Cannot create Lease {self.name}: namespace "{self.namespace}" does not exist. '
@@ -64,7 +71,12 @@ class CoordinatorLease:
 
     async def replace(self, lease: Lease) -> Lease:
         """Compare-and-set. Raises ConflictError."""
-        return Lease.parse(await self.client.replace(LEASES, lease.body()))
+        return Lease.parse(await self.client.replace(LEASES, _with_version(lease).body()))
+
+
+def _with_version(lease: Lease) -> Lease:
+    """The Lease as this replica leaves it: `kubectl compaction version` reads there which version leads."""
+    return lease.annotate({ANNOTATION_VERSION: OWN_VERSION})
 
 
 def coordinator_lease(

@@ -151,6 +151,7 @@ def _grown(record: RunRecord, fresh: Sequence[JobStep], old: Mapping[str, Counte
             "faulty": (not done) - was_parked,
             "bytes_reclaimed": max(0, entry_of(step).bytes - (known.bytes if known is not None else 0)),
         }
+        # The receipt is of all attempts of the job: added where it is parked as well, it would count twice.
         if receipt is not None and done:
             changes |= {"bytes_read": receipt.bytes_before, "bytes_written": receipt.bytes_after}
             changes["seconds"] = receipt.seconds
@@ -165,6 +166,7 @@ def _ended(record: RunRecord, own: Sequence[JobStep], *, is_open: bool, now: Mom
     if is_open:
         return record.model_copy(update={"ended_at": None}) if record.ended_at is not None else record
     if record.ended_at is not None:
+        # Jobs beyond the history limit are deleted later: what is there then tells no other end.
         return record
     ends = [at for step in own if (at := step.status.finished_at) is not None]
     return record.model_copy(update={"ended_at": max(ends, default=to_timestamp(now.time)), "work": ()})

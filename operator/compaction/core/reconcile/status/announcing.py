@@ -13,6 +13,7 @@ from compaction.api.conditions import Conditions, get_condition, is_true
 from compaction.api.enums import ConditionStatus, ConditionType, JobState, WaitReason
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.policy.policy_status import MAX_WAITS, PlanStatus, WaitCount
+from compaction.api.requests import RequestAnswers, RequestOutcome
 from compaction.api.text.printing import MESSAGE_LIMIT, cut, format_bytes, format_work, plural, printable
 from compaction.core.planning.candidates import Candidate
 from compaction.core.planning.planner import Plan, PlannedJob
@@ -110,6 +111,9 @@ def aged_waits(
 
 RECOVERED: Final = "Recovered"
 """A policy goes on after a user had to act."""
+RUN_NOW_EVENT: Final = "RunNow"
+SCAN_EVENT: Final = "Scan"
+"""An answer to a request of a user, with `Refused` behind it when that can do nothing."""
 
 
 def of_plan(planned: Plan | None) -> list[Announce]:
@@ -146,6 +150,20 @@ def of_release(release: Release, policy: CompactionPolicyStatus, steps: Iterable
     how = "TARGET/SOURCE, a source alone, or all" if release.alone else "TARGET/SOURCE, or all"
     message = f"no quarantined source is named {named}: see status.quarantined; write {how}"
     return [Announce("ReleaseIgnored", message, warning=True)]
+
+
+def of_requests(before: RequestAnswers, after: RequestAnswers) -> list[Announce]:
+    """One Event for each answer that a status has for the first time."""
+    run = (RUN_NOW_EVENT, before.last_handled_run_now, after.last_handled_run_now, after.run_now)
+    scan = (SCAN_EVENT, before.last_handled_scan, after.last_handled_scan, after.scan)
+    events = []
+    for event, old, new, answer in (run, scan):
+        if answer is None or old == new:
+            continue
+        refusal = answer.outcome is RequestOutcome.REFUSED
+        message = f"{answer.reason}: {answer.message}"
+        events.append(Announce(f"{event}{'Refused' if refusal else ''}", message, warning=refusal))
+    return events
 
 
 def of_standing(before: Conditions, after: Conditions) -> list[Announce]:
