@@ -127,13 +127,14 @@ class DemoCluster:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {answer.stderr.strip() or answer.stdout.strip()}")
         return answer.stdout
 
-    def why(self, subject: str) -> str:
-        """What `kubectl compaction why` says. DemoError: it failed."""
-        command = [sys.executable, "-m", "compaction.cli.main", "why", subject, "-n", NAMESPACE]
+    def plugin(self, *arguments: str) -> str:
+        """What `kubectl compaction ARGUMENTS` says. DemoError: it failed."""
+        command = [sys.executable, "-m", "compaction.cli.main", *arguments, "-n", NAMESPACE]
         command += ["--kubeconfig", str(self.kubeconfig)]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
         if answer.returncode != 0:
-            raise DemoError(f"compactor why failed: {answer.stderr.strip() or answer.stdout.strip()}")
+            said = answer.stderr.strip() or answer.stdout.strip()
+            raise DemoError(f"compactor {' '.join(arguments)} failed: {said}")
         return answer.stdout
 
     def look(self) -> DemoObservation:

@@ -242,6 +242,8 @@ class DemoStage:
         for table in (*tables, scenes.checks_table(checks)):
             self.console.print()
             self.console.print(table)
+        kind = cluster.resources.partition(",")[0]
+        self.plugin(cluster, "history", f"{kind}/{cluster.policy}")
         held = all(check.holds for check in checks)
         self.console.print(
             "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"
@@ -283,6 +285,10 @@ class DemoStage:
     def command(self, cluster: DemoCluster, *arguments: str) -> None:
         """Show a command of kubectl and what it answers."""
         self.print_answer(f"kubectl {' '.join(arguments)}", cluster.run(*arguments))
+
+    def plugin(self, cluster: DemoCluster, *arguments: str) -> None:
+        """Show a command of the plugin and what it answers."""
+        self.print_answer(f"kubectl compaction {' '.join(arguments)}", cluster.plugin(*arguments))
 
     def print_answer(self, command: str, answer: str) -> None:
         """What a user types, and what the answer is."""

@@ -280,7 +280,7 @@ class _Play:
         """Wait until the pin is named, show it, and see it hold."""
         seen = self._until(lambda item: shows(item.status, scene), f"{scene.title} holds version {scene.first}")
         self.stage.command(self.cluster, "get", "ccat", NAME)
-        self.stage.print_answer(f"kubectl compaction why ccat/{NAME}", self.cluster.why(f"ccat/{NAME}"))
+        self.stage.print_answer(f"kubectl compaction why ccat/{NAME}", self.cluster.plugin("why", f"ccat/{NAME}"))
         ends = {_finished(seen)}
 
         def held(compaction: CatalogCompaction) -> bool:

@@ -141,6 +141,8 @@ def _sum(receipts: Sequence[JobReceipt], name: str) -> int:
 
 QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
 
+ANSWER: Final = r'run-now: {.status.runNow.outcome}, {.status.runNow.reason}: {.status.runNow.message}{"\n"}'
+
 
 def show(stage: DemoStage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
@@ -192,7 +194,10 @@ class _Play:
             with beside(self.reader), loading(self.workload):
                 shown.say("keys are overwritten and deleted, and a reader reads them, from here on")
                 self._watch(replicas, shown, client, lambda seen: self._seen_enough(seen, shown))
-            shown.say(f"the load ended after {self.workload.written} changes; what is left is compacted")
+            shown.say(
+                f"the load ended after {self.workload.written} changes; what is left is compacted now, by request:"
+            )
+            shown.say(f"kubectl compaction run-now {POLICY} -> {self.cluster.plugin('run-now', POLICY).strip()}")
             seen = self._watch(replicas, shown, client, self._settled)
             members = {name: (self._compare(client, name), measure(self.owners.log_of(name))) for name in NAMES}
         stage.command(self.cluster, "get", "cpol,cjob,lease")
@@ -211,6 +216,7 @@ class _Play:
             replicas_alive=len(replicas.alive),
         )
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
+        stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={ANSWER}")
         return stage.conclude(self.cluster, checks(story), receipts_table(story), proof_table(story))
 
     def _compare(self, client: Client, name: str) -> Comparison:

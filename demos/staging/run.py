@@ -314,7 +314,7 @@ class _Play:
         debt = seen.policy.status.debt if seen.policy is not None else None
         measured = debt.measure(MOST_TOMBSTONES) if debt is not None else 0.0
         if measured >= PURGED and not self.reasons:
-            self.reasons = self.cluster.why(POLICY)
+            self.reasons = self.cluster.plugin("why", POLICY)
         self.measured = max(self.measured, measured)
 
     def _seen_enough(self, seen: DemoObservation, shown: scenes.SceneView, began: float) -> bool:
@@ -361,7 +361,7 @@ class _Play:
         stage.print_answer(f"kubectl compaction why {POLICY}        # before", self.reasons)
         stage.command(self.cluster, "get", "cpol,cjob,lease")
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={STAGING_STATUS}")
-        stage.print_answer(f"kubectl compaction why {POLICY}", self.cluster.why(POLICY))
+        stage.print_answer(f"kubectl compaction why {POLICY}", self.cluster.plugin("why", POLICY))
         processes = (*replicas.alive, *leftover_workers(stage.operator))
         story = StagingStory(
             seen=seen,

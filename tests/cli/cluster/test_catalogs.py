@@ -97,6 +97,7 @@ def test_status_lists_catalogs_beside_policies(catalog: Cluster, editor: User) -
     assert row.pop("LAST CUT").startswith("2h30m")
     assert row == {
         "CATALOG": "orders",
+        "READY": "True",
         "REASON": "Transaction",
         "EARLIEST": "3",
         "LATEST": "9",

@@ -326,7 +326,7 @@ def test_no_cluster_no_context_and_no_definitions_are_told_apart(
 def test_every_command_is_a_plugin_of_kubectl(busy: Cluster, editor: User) -> None:
     text = editor.plugin("--help").stdout
     assert text.startswith("Usage: kubectl compaction ")
-    listed = re.findall(r"^  (\w+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
     assert listed == list(COMMANDS)
     answer = editor.plugin("quarantine", "-o", "yaml")
     assert answer.returncode == 0, answer.stderr
