@@ -144,8 +144,8 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert columns_of(person.prints("status"))[0]["REASON"] == "ApprovalPending"
     told = eventually(lambda: any("ApprovalPending" in item for item in read("why", "logs")["state"]), "why it waits")
     assert told
-    assert "No current plan has hash 0123456789abcdef" in person.refused("approve", "logs", "0123456789abcdef")
-    assert "its 2 jobs are created" in person.prints("approve", "logs", plan["hash"])
+    assert "No current plan has hash 0123456789abcdef" in person.refused("approve", "logs=0123456789abcdef")
+    assert "its 2 jobs are created" in person.prints("approve", f"logs={plan['hash']}")
 
     def faulty() -> str:
         return next((job["name"] for job in read("status", "logs")["jobs"] if job["state"] == "Faulty"), "")

@@ -21,6 +21,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.names import HOLD_LEASE
+from compaction.core.reconcile.observations import Hold
+from compaction.kube.hold import lease_of
 from compaction.segments.generate import generate_log
 from compaction.staging.cli.options import KV_VARIABLE, REPOSITORY_VARIABLE
 from compaction.staging.store import StagingConnection, StagingStore
@@ -175,10 +178,12 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def on_call(shell: OnCall) -> OnCall:
-    """With the job that gave up, which a page may delete."""
+    """With the job that gave up, which a page may delete, and on hold, which a page may end."""
     if not shell.cluster.jobs():
         shell.cluster.apply(job_object("logs-1"))
         write_status(shell.cluster, "cjob/logs-1", FAULTY)
+    if not any(lease["metadata"]["name"] == HOLD_LEASE for lease in shell.cluster.list("lease")):
+        shell.cluster.apply(lease_of(Hold("the bucket moves"), shell.cluster.namespace).body())
     return shell
 
 
