@@ -15,6 +15,7 @@ from support.programs import needs
 from support.timing import at_depth
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.apiserver
 @pytest.mark.spark
 @pytest.mark.usefixtures("binaries")
