@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -89,10 +88,18 @@ class HoldWatch:
 
     async def forever(self) -> None:
         """Read it every now and then; while nothing answers the last word stands."""
+        failing = False
         while True:
             await asyncio.sleep(READ_EVERY)
-            with suppress(ApiError):  # counted and logged by the client's observer; the informer fails for the same
+            try:
                 await self.read()
+            except ApiError as error:
+                # Said once: an API server that is away is news of the informer, too. A refusal is news of this alone.
+                if not failing:
+                    _log.warning("the hold cannot be read; what was read last stands", error=str(error))
+                failing = True
+            else:
+                failing = False
 
 
 _log = structlog.get_logger(__name__)

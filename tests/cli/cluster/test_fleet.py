@@ -27,7 +27,7 @@ from compaction.api.names import (
     ANNOTATION_SCAN,
     HOLD_LEASE,
 )
-from support.cluster.by_kubectl import Cluster, User, ago, columns_of, coordinator_lease, make, write_status
+from support.cluster.by_kubectl import RBAC, Cluster, User, ago, bind, columns_of, coordinator_lease, make, write_status
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
 from support.cluster.orders import catalog_object
@@ -264,6 +264,29 @@ def test_plans_of_several_policies_are_approved_each_by_its_own_hash(three: Clus
     assert "no plan of a policy with these labels waits" in editor.refused("approve", "-l", "team=green", "--yes")
     for wrong in ((), ("logs", "-l", "team=blue")):
         editor.refused("approve", *wrong, code=2)
+
+
+def test_a_plan_that_may_not_be_approved_holds_up_no_other(
+    three: Cluster, user: Callable[[str], User], control_plane: Any
+) -> None:
+    viewer = user("compaction-viewer")
+    rule = {"apiGroups": ["compaction.dev"], "resources": ["compactionpolicies"], "verbs": ["patch"]}
+    role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "others-only"}}
+    three.apply(role | {"rules": [rule | {"resourceNames": ["others"]}]})
+    bind(
+        control_plane.admin,
+        "others-only",
+        f"compaction-viewer-{three.namespace}",
+        namespace=three.namespace,
+        kind="Role",
+    )
+    for name, found in (("logs", "4d5e"), ("others", "9a01")):
+        three.patch(f"cpol/{name}", {"spec": {"approval": "Manual"}})
+        write_status(three, f"cpol/{name}", {"plan": {"hash": found, "jobs": 2, "approval": "Pending"}})
+    said = viewer.run("approve", "logs=4d5e", "others=9a01")
+    assert said.returncode == 1
+    assert "error: policy logs: " in said.stderr
+    assert "policy others: approved; " in said.stdout
 
 
 def test_history_says_what_ran_when_why_and_who_approved(three: Cluster, editor: User) -> None:

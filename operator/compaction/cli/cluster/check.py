@@ -216,19 +216,10 @@ async def operator_rights(client: ApiClient, lease: Lease) -> ClusterCheck:
     name, account = "operator's rights", f"system:serviceaccount:{lease.namespace}:{OPERATOR_APP}"
     missing = []
     for permission in needed_permissions(namespace=lease.namespace, lease_namespace=lease.namespace):
-        resource = permission.resource
-        attributes = {
-            "verb": permission.verb,
-            "group": resource.group,
-            "version": resource.version,
-            "resource": resource.plural,
-            "subresource": permission.subresource,
-            "namespace": permission.namespace or "",
-        }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": {"user": account, "resourceAttributes": attributes},
+            "spec": {"user": account, "resourceAttributes": permission.attributes},
         }
         try:
             answer = await client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=body)
@@ -280,13 +271,12 @@ async def _leader_and_clocks(
 
 async def _server_time(client: ApiClient) -> datetime | None:
     """The time of the API server, to the second: it stamps a review of who this user is."""
-    from compaction.errors import ApiError
+    from compaction.cli.cluster.access import self_review
 
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    review = await self_review(client)
     try:
-        answer = await client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
-        return datetime.fromisoformat(str(answer["metadata"]["creationTimestamp"]))
-    except (ApiError, KeyError, TypeError, ValueError):
+        return datetime.fromisoformat(str(review["metadata"]["creationTimestamp"]))
+    except (KeyError, TypeError, ValueError):
         return None  # an older API server does not know it, or does not stamp it
 
 
@@ -339,8 +329,9 @@ def images(pods: Sequence[Mapping[str, Any]]) -> ClusterCheck:
         for container in pod.get("status", {}).get("containerStatuses") or ():
             waiting = container.get("state", {}).get("waiting") or {}
             if waiting.get("reason") in _IMAGES:
-                where = f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}"
-                said = waiting.get("message") or f"kubectl logs --previous {where}"
+                namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
+                where = f"{namespace}/{name}"
+                said = waiting.get("message") or f"kubectl logs --previous -n {namespace} {name}"
                 return _failed("images", f"{container.get('image')} of {where}: {waiting['reason']}: {said}")
     if not pods:
         return _unknown("images", "no pod of the operator or of a worker is here yet")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -217,22 +216,30 @@ def approve_command(*, plans: tuple[str, ...], selector: str | None, yes: bool, 
     unnamed = [plan for policy, plan in chosen if wanted.get(policy.metadata.name) is None]
     if unnamed and not yes:
         _confirm(unnamed)
+    return (ask(target, lambda cluster: _approve(cluster, chosen)) if chosen else 0) or code
+
+
+async def _approve(cluster: ClusterAccess, chosen: Sequence[tuple[CompactionPolicy, PlanStatus]]) -> int:
+    """Approve each plan, and say so; one that cannot be approved does not hold up the others."""
+    from compaction.errors import CompactionError
+    from compaction.kube.client.api import COMPACTION_POLICIES
+
+    user, code = await cluster.user(), 0
     for policy, plan in chosen:
-        name, found = policy.metadata.name, plan.hash
-        ask(target, functools.partial(_approve, name=name, plan=found))
+        name = policy.metadata.name
+        annotations = {ANNOTATION_APPROVE: plan.hash, ANNOTATION_APPROVED_BY: f"{plan.hash}/{user}"}
+        try:
+            patch = {"metadata": {"annotations": annotations}}
+            await cluster.patch(COMPACTION_POLICIES, name, patch, namespace=cluster.namespace)
+        except CompactionError as error:
+            report(f"policy {name}: {error}")
+            code = EXIT_DATA_ERROR
+            continue
         click.echo(
-            f"policy {name}: approved; the store is scanned again, and if the plan is still {found}, its "
+            f"policy {name}: approved; the store is scanned again, and if the plan is still {plan.hash}, its "
             f"{plural(plan.jobs, 'job is', 'jobs are')} created; a changed store makes another plan, which waits again"
         )
     return code
-
-
-async def _approve(cluster: ClusterAccess, name: str, plan: str) -> None:
-    from compaction.kube.client.api import COMPACTION_POLICIES
-
-    annotations = {ANNOTATION_APPROVE: plan, ANNOTATION_APPROVED_BY: f"{plan}/{await cluster.user()}"}
-    patch = {"metadata": {"annotations": annotations}}
-    await cluster.patch(COMPACTION_POLICIES, name, patch, namespace=cluster.namespace)
 
 
 def _named(text: str) -> tuple[str, str | None]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from compaction.api.names import ANNOTATION_OUTSIDE_WINDOW, ANNOTATION_RUN_NOW, ANNOTATION_SCAN
+from compaction.api.names import ANNOTATION_OUTSIDE_WINDOW, ANNOTATION_RUN_NOW, ANNOTATION_SCAN, CATALOG_KIND
 from compaction.api.requests import RequestOutcome, RequestStatus
 from compaction.api.text.printing import format_bytes, mark_of, plural
 from compaction.api.text.quantities import Duration
@@ -87,7 +87,10 @@ async def selected(cluster: ClusterAccess, selection: ObjectSelection) -> tuple[
     """The objects that are there, and the exit code so far: names that are not there are reported."""
     if not selection.names:
         found: list[Subject] = [*await cluster.policies(labels=selection.selector)]
-        found += await cluster.catalogs(labels=selection.selector) or []
+        catalogs = await cluster.catalogs(labels=selection.selector)
+        if catalogs is None:
+            warn("catalogs are left out: this user may not list them, or the cluster has no such kind")
+        found += catalogs or []
         if not found:
             raise ClusterCommandError("no policy and no catalog matches")
         return found, 0
@@ -115,7 +118,7 @@ async def _named(cluster: ClusterAccess, text: str) -> Subject:
 
 
 def _is_catalog(subject: Subject) -> bool:
-    return subject.kind == "CatalogCompaction"
+    return subject.kind == CATALOG_KIND
 
 
 def _key(subject: Subject) -> tuple[str, str, str]:
@@ -128,7 +131,7 @@ def _called(subject: Subject, *, namespaces: bool) -> str:
 
 
 async def _each(
-    cluster: ClusterAccess, subjects: Sequence[Subject], change: Callable[[Subject], Awaitable[str]], *, spaces: bool
+    subjects: Sequence[Subject], change: Callable[[Subject], Awaitable[str]], *, spaces: bool
 ) -> tuple[list[Subject], int]:
     """Change each, and say so; one that cannot be changed does not hold up the others."""
     from compaction.errors import CompactionError
@@ -157,8 +160,7 @@ async def _patch(cluster: ClusterAccess, subject: Subject, patch: dict[str, Any]
 # Waiting: what each object says, until all have come to an end of what was asked for.
 
 Verdict = tuple[bool, str]
-"""Whether it is done, and in words how it ended; a text that begins with "error: " is a failure."""
-_ERROR: Final = "error: "
+"""Whether it ended as it should, and in words how."""
 
 
 async def _wait(
@@ -174,22 +176,26 @@ async def _wait(
     waiting, code, began, hinted = dict(before), 0, time.monotonic(), False
     while waiting:
         now: list[Subject] = [*await cluster.policies()]
-        if any(_is_catalog(subject) for subject in waiting.values()):
-            now += await cluster.catalogs() or []
-        present = {_key(subject): subject for subject in now}
+        catalogs = await cluster.catalogs() if any(map(_is_catalog, waiting.values())) else []
+        present = {_key(subject): subject for subject in (*now, *(catalogs or ()))}
         for key, subject in tuple(waiting.items()):
             name = _called(subject, namespaces=spaces)
             found = present.get(key)
-            verdict = (True, f"{_ERROR}it was deleted") if found is None else judge(before[key], found)
-            if verdict is None or not verdict[0]:
+            if found is None and catalogs is None and _is_catalog(subject):
+                continue  # they cannot be listed now, which says nothing about this one
+            # One that is not valid any more is left out of the list as well, and named on stderr.
+            gone = (False, "it was deleted, or is not valid any more")
+            verdict = gone if found is None else judge(before[key], found)
+            if verdict is None:
                 continue
             # Said as it ends, in that order: the first of hundreds is news before the last.
             del waiting[key]
-            if verdict[1].startswith(_ERROR):
-                report(f"{name}: {verdict[1].removeprefix(_ERROR)}")
-                code = EXIT_DATA_ERROR
+            done, words = verdict
+            if done:
+                click.echo(f"{name}: {words}")
             else:
-                click.echo(f"{name}: {verdict[1]}")
+                report(f"{name}: {words}")
+                code = EXIT_DATA_ERROR
         passed = time.monotonic() - began
         if waiting and within is not None and passed >= float(within):
             for subject in waiting.values():
@@ -227,7 +233,7 @@ def run_now_command(
     def judge(before: Subject, now: Subject) -> Verdict | None:
         answer = _answered(now.status.last_handled_run_now, now.status.run_now, value)
         if answer is None or answer.outcome is RequestOutcome.REFUSED:
-            return None if answer is None else (True, f"{_ERROR}{answer.reason}: {answer.message}")
+            return None if answer is None else (False, f"{answer.reason}: {answer.message}")
         return _ended(before, now, answer)
 
     return _request(selection, target, annotations, "run requested", judge if wait else None, timeout)
@@ -247,8 +253,7 @@ def scan_command(*, selection: ObjectSelection, wait: bool, timeout: Duration | 
         answer = _answered(now.status.last_handled_scan, now.status.scan, value)
         if answer is None:
             return None
-        refused = answer.outcome is RequestOutcome.REFUSED
-        return True, f"{_ERROR if refused else ''}{answer.reason}: {answer.message}"
+        return answer.outcome is RequestOutcome.ACCEPTED, f"{answer.reason}: {answer.message}"
 
     return _request(selection, target, {ANNOTATION_SCAN: value}, "scan requested", judge if wait else None, timeout)
 
@@ -277,7 +282,8 @@ def _ended(before: Subject, now: Subject, answer: RequestStatus) -> Verdict | No
         return None
     faulty = status.faulty - before.status.faulty
     if faulty > 0:
-        return True, f"{_ERROR}{plural(faulty, 'job is', 'jobs are')} parked: kubectl compaction why"
+        where = f"{now.metadata.name} -n {now.metadata.namespace}"
+        return False, f"{plural(faulty, 'job is', 'jobs are')} parked: kubectl compaction why {where}"
     succeeded = status.succeeded - before.status.succeeded
     reclaimed = format_bytes(status.bytes_reclaimed - before.status.bytes_reclaimed)
     return True, f"{plural(succeeded, 'job has', 'jobs have')} succeeded, {reclaimed} reclaimed"
@@ -291,21 +297,32 @@ def _request(
     judge: Callable[[Subject, Subject], Verdict | None] | None,
     timeout: Duration | None,
 ) -> int:
+    async def change(cluster: ClusterAccess, subject: Subject) -> str:
+        await _patch(cluster, subject, {"metadata": {"annotations": annotations}})
+        return said
+
+    return _change_all(selection, target, change, judge, timeout)
+
+
+def _change_all(
+    selection: ObjectSelection,
+    target: CommandTarget,
+    change: Callable[[ClusterAccess, Subject], Awaitable[str]],
+    judge: Callable[[Subject, Subject], Verdict | None] | None,
+    timeout: Duration | None,
+) -> int:
+    """Change each selected object; with `judge` wait until there is a verdict about each. Returns the exit code."""
     from compaction.cli.cluster.access import ask
 
-    async def requesting(cluster: ClusterAccess) -> int:
+    async def changing(cluster: ClusterAccess) -> int:
+        spaces = target.all_namespaces
         subjects, code = await selected(cluster, selection)
-
-        async def change(subject: Subject) -> str:
-            await _patch(cluster, subject, {"metadata": {"annotations": annotations}})
-            return said
-
-        done, failed = await _each(cluster, subjects, change, spaces=target.all_namespaces)
+        done, failed = await _each(subjects, lambda subject: change(cluster, subject), spaces=spaces)
         if judge is None:
             return code or failed
-        return await _wait(cluster, done, judge, within=timeout, spaces=target.all_namespaces) or code or failed
+        return await _wait(cluster, done, judge, within=timeout, spaces=spaces) or code or failed
 
-    return ask(target, requesting)
+    return ask(target, changing)
 
 
 # `suspend` and `resume`: a user's own edit of spec.suspend, of many at once.
@@ -332,23 +349,13 @@ def resume_command(*, selection: ObjectSelection, target: CommandTarget) -> int:
 def _set_suspend(
     selection: ObjectSelection, target: CommandTarget, *, suspend: bool, wait: bool, timeout: Duration | None
 ) -> int:
-    from compaction.cli.cluster.access import ask
+    async def change(cluster: ClusterAccess, subject: Subject) -> str:
+        if subject.spec.suspend == suspend:
+            return "suspended already" if suspend else "not suspended"
+        await _patch(cluster, subject, {"spec": {"suspend": suspend}})
+        return "suspended" if suspend else "resumed"
 
-    async def changing(cluster: ClusterAccess) -> int:
-        subjects, code = await selected(cluster, selection)
-
-        async def change(subject: Subject) -> str:
-            if subject.spec.suspend == suspend:
-                return "suspended already" if suspend else "not suspended"
-            await _patch(cluster, subject, {"spec": {"suspend": suspend}})
-            return "suspended" if suspend else "resumed"
-
-        done, failed = await _each(cluster, subjects, change, spaces=target.all_namespaces)
-        if not wait:
-            return code or failed
-        return await _wait(cluster, done, _is_still, within=timeout, spaces=target.all_namespaces) or code or failed
-
-    return ask(target, changing)
+    return _change_all(selection, target, change, _is_still if wait else None, timeout)
 
 
 def _is_still(before: Subject, now: Subject) -> Verdict | None:
@@ -358,7 +365,7 @@ def _is_still(before: Subject, now: Subject) -> Verdict | None:
     from compaction.api.policy.policy import CompactionPolicy
 
     if not now.spec.suspend:
-        return True, f"{_ERROR}it was resumed meanwhile"
+        return False, "it was resumed meanwhile"
     if now.status.observed_generation < now.metadata.generation:
         return None
     if isinstance(now, CompactionPolicy):

@@ -84,7 +84,8 @@ def _obstacle(snapshot: PolicySnapshot, policy: CompactionPolicy, clock: Timing)
     if snapshot.hold is not None:
         return PolicyReason.HELD, f"{snapshot.hold.said}; release the hold first: kubectl compaction release"
     if policy.spec.suspend:
-        return PolicyReason.SUSPENDED, "spec.suspend is true; resume the policy first: kubectl compaction resume"
+        resume = f"kubectl compaction resume {policy.metadata.name} -n {policy.metadata.namespace}"
+        return PolicyReason.SUSPENDED, f"spec.suspend is true; resume the policy first: {resume}"
     if not clock.window.is_open and not outside_window(policy.metadata.annotations):
         return WaitReason.OUTSIDE_WINDOW, f"{for_window(clock)}; --outside-window does not wait for it"
     return None
@@ -189,7 +190,8 @@ def _nothing_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
     if not rows:
         return "the store holds nothing that could be compacted"
     named = ", ".join(f"{row.reason} {row.count}" for row in rows[:_NAMED])
-    return f"nothing is due ({named}); reasons: kubectl compaction plan {policy.metadata.name}"
+    where = f"{policy.metadata.name} -n {policy.metadata.namespace}"
+    return f"nothing is due ({named}); reasons: kubectl compaction plan {where}"
 
 
 def _going_on(

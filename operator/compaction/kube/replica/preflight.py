@@ -47,6 +47,19 @@ class Permission:
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
         return f"{self.verb} {plural}{group} {where}"
 
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The same as a review of access asks for it (`spec.resourceAttributes`)."""
+        return {
+            "verb": self.verb,
+            "group": self.resource.group,
+            "version": self.resource.version,
+            "resource": self.resource.plural,
+            "subresource": self.subresource,
+            "namespace": self.namespace or "",
+            "name": self.name,
+        }
+
 
 _NEEDED: Final[tuple[tuple[Resource, str, tuple[str, ...]], ...]] = (
     (COMPACTION_POLICIES, "", ("get", "list", "watch")),
@@ -187,16 +200,7 @@ async def _check_kinds(client: ApiClient) -> None:
 
 
 async def _allowed(client: ApiClient, permission: Permission) -> bool:
-    attributes = {
-        "verb": permission.verb,
-        "group": permission.resource.group,
-        "version": permission.resource.version,
-        "resource": permission.resource.plural,
-        "subresource": permission.subresource,
-        "namespace": permission.namespace or "",
-        "name": permission.name,
-    }
-    review = {"metadata": {}, "spec": {"resourceAttributes": attributes}}
+    review = {"metadata": {}, "spec": {"resourceAttributes": permission.attributes}}
     answer = await client.create(ACCESS_REVIEWS, review)
     return bool(answer["status"].get("allowed"))
 
