@@ -86,7 +86,12 @@ class Promtool:
     directory: Path
 
     def rules(self) -> dict[str, dict[str, Any]]:
-        return {rule["alert"]: rule for group in self.groups for rule in group["rules"]}
+        """The alerts, by name."""
+        return {rule["alert"]: rule for group in self.groups for rule in group["rules"] if "alert" in rule}
+
+    def recorded(self) -> set[str]:
+        """Names of the series that the rules make."""
+        return {rule["record"] for group in self.groups for rule in group["rules"] if "record" in rule}
 
     def check(self) -> str:
         """promtool's own view of the file; AssertionError when something is wrong with it."""

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import Metric
 
 from compaction.api.conditions import Conditions
-from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason, WorkerTrouble
+from compaction.api.enums import AttemptOutcome, JobReason, JobState, PolicyReason, WaitReason, WorkerTrouble
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.store import conditions_for
 from compaction.kube.informer.cache import CacheKey
@@ -58,15 +58,18 @@ def healthy(metrics: Metrics, minute: int) -> None:
     metrics.quarantined.labels(*POLICY).set(0)
     metrics.target_errors.labels(*POLICY).set(0)
     metrics.set_waiting(POLICY, {WaitReason.WORKER_STARTING: 1} if minute % 10 == 0 else {})
-    metrics.attempts.labels(*POLICY, AttemptOutcome.SUCCEEDED).inc()
+    metrics.attempts.labels(*POLICY, AttemptOutcome.SUCCEEDED, JobReason.COMPLETED).inc()
     # A node was taken away: one lease expired. That alone is what leases are for.
-    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED).inc(minute == 30)
+    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED, JobReason.LEASE_EXPIRED).inc(minute == 30)
     metrics.fenced_commits.labels(*POLICY)
     metrics.cleanup_overdue_seconds.labels(*POLICY).set(minute % 3)
     metrics.cleanup_problems.labels(*POLICY).set(0)
     metrics.skewed_workers.labels(*POLICY).set(1 if minute < 20 else 0)
     metrics.debt_may_wait.labels(*POLICY).set(0)
     metrics.set_pending_workers(POLICY, {WorkerTrouble.QUEUED: 0})
+    metrics.set_waits(POLICY, {WaitReason.APPROVAL_PENDING: 60.0 * (minute % 600)})
+    metrics.scan_interval.labels(*POLICY).set(60)
+    metrics.set_last_scan(POLICY, 60.0 * (minute - minute % 10), now=0)
     healthy_catalog(metrics, minute)
 
 
@@ -82,6 +85,32 @@ def debt_that_may_wait(metrics: Metrics, minute: int) -> None:
     """Suspended, Manual, with a schedule or windows; and the hours in which what has waited is compacted."""
     debt_too_old(metrics, minute)
     metrics.debt_may_wait.labels(*POLICY).set(1 if minute < 30 else 0)
+
+
+def nobody_approves(metrics: Metrics, minute: int) -> None:
+    metrics.set_waits(POLICY, {WaitReason.APPROVAL_PENDING: 86400 + 60 * (minute - 10)})
+
+
+def debt_is_late(metrics: Metrics, minute: int) -> None:
+    """From minute 200 on, of one policy of two."""
+    metrics.debt_oldest_age_seconds.labels(*POLICY).set(21600 + 60 * max(0, minute - 199))
+    metrics.debt_oldest_age_seconds.labels(POLICY.namespace, "others").set(0)
+
+
+def debt_is_late_for_a_while(metrics: Metrics, minute: int) -> None:
+    """A little: two minutes of the first hundred and two are more than one in a hundred."""
+    metrics.debt_oldest_age_seconds.labels(*POLICY).set(21600 + 60 * (100 <= minute < 104))
+
+
+def late_debt_that_may_wait(metrics: Metrics, minute: int) -> None:
+    debt_is_late(metrics, minute)
+    metrics.debt_may_wait.labels(*POLICY).set(1 if minute < 150 else 0)
+
+
+def scans_stop(metrics: Metrics, minute: int) -> None:
+    """The last good one is of minute 150; it counts as fresh for three minutes and ten."""
+    metrics.scan_interval.labels(*POLICY).set(60)
+    metrics.set_last_scan(POLICY, 60.0 * min(minute, 150), now=0)
 
 
 def store_not_seen(metrics: Metrics, minute: int) -> None:
@@ -129,7 +158,7 @@ def commit_refused(metrics: Metrics, minute: int) -> None:
 
 
 def leases_lost(metrics: Metrics, minute: int) -> None:
-    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED).inc(minute in {4, 7, 9, 11})
+    metrics.attempts.labels(*POLICY, AttemptOutcome.EXPIRED, JobReason.LEASE_EXPIRED).inc(minute in {4, 7, 9, 11})
 
 
 def cleanup_overdue(metrics: Metrics, minute: int) -> None:
@@ -144,6 +173,22 @@ def on_hold(metrics: Metrics, minute: int) -> None:
     metrics.held_since = datetime.now(UTC) - timedelta(days=1, minutes=minute - 10)
 
 
+def sink_away(metrics: Metrics, minute: int) -> None:
+    metrics.sink_oldest.set(60 * max(0, minute - 10))
+
+
+def sink_refuses(metrics: Metrics, minute: int) -> None:
+    metrics.sink_refused.inc(minute == 10)
+
+
+def receipts_are_lost(metrics: Metrics, minute: int) -> None:
+    metrics.sink_bare.inc(minute == 10)
+
+
+def too_many_events(metrics: Metrics, minute: int) -> None:
+    metrics.sink_lost.inc(minute == 10)
+
+
 def nobody_leads(metrics: Metrics, minute: int) -> None:
     metrics.leader.labels(COORDINATOR_LEASE).set(1 if minute < 10 else 0)
 
@@ -155,6 +200,17 @@ def nobody_answers(metrics: Metrics, minute: int) -> None:
 NO_LEADER = "No replica of the compaction operator leads"
 INSTALLATION = (("name", COORDINATOR_LEASE), ("namespace", "compaction-system"))
 HERE = "No replica of the compaction operator in namespace compaction-system leads"
+FAST: Final = "is gone in days"
+
+
+def burning(slo: str, share: str, lasts: str) -> str:
+    return f"Objective {slo} of compaction is missed by {share} of the policies: its budget of 30 days {lasts}"
+
+
+def of(slo: str) -> tuple[tuple[str, str], ...]:
+    return (("slo", slo),)
+
+
 CASES = [
     Case(
         "CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing", SUBJECT
@@ -207,6 +263,25 @@ CASES = [
         (("namespace", "compaction-system"),),
     ),
     Case(
+        "CompactionEventsUndelivered",
+        sink_away,
+        30,
+        31,
+        "CloudEvents of the compaction operator in namespace compaction-system have waited for 21m 0s",
+        (("namespace", "compaction-system"),),
+    ),
+    *[
+        Case(
+            "CompactionEventsLost",
+            cause,
+            9,
+            11,
+            "CloudEvents of the compaction operator in namespace compaction-system were lost",
+            (("namespace", "compaction-system"),),
+        )
+        for cause in (sink_refuses, receipts_are_lost, too_many_events)
+    ],
+    Case(
         "CompactionNoLeader",
         nobody_leads,
         11,
@@ -215,6 +290,26 @@ CASES = [
         INSTALLATION,
     ),
     Case("CompactionNoLeader", nobody_answers, 1, 2, NO_LEADER, (("name", COORDINATOR_LEASE),)),
+    Case(
+        "CompactionApprovalWaits",
+        nobody_approves,
+        25,
+        26,
+        "storage/logs: a plan has waited 1d 0h 16m 0s for approval",
+        SUBJECT,
+    ),
+    Case("CompactionBudgetBurnsFast", debt_is_late, 216, 217, burning("debt-age", "15%", FAST), of("debt-age")),
+    Case(
+        "CompactionBudgetBurnsFast", scans_stop, 171, 172, burning("scan-freshness", "15%", FAST), of("scan-freshness")
+    ),
+    Case(
+        "CompactionBudgetBurnsSlowly",
+        debt_is_late_for_a_while,
+        100,
+        101,
+        burning("debt-age", "1.961%", "does not last"),
+        of("debt-age"),
+    ),
     *CATALOG_CASES,
 ]
 
@@ -249,11 +344,33 @@ def test_an_alert_fires_by_its_cause_and_not_before_its_time(promtool: Promtool,
 
 @pytest.mark.parametrize(
     ("alert", "cause"),
-    [("CompactionDebtTooOld", debt_that_may_wait), ("CompactionWorkersCannotStart", queue_admits_later)],
+    [
+        ("CompactionDebtTooOld", debt_that_may_wait),
+        ("CompactionWorkersCannotStart", queue_admits_later),
+        ("CompactionBudgetBurnsFast", late_debt_that_may_wait),
+    ],
     ids=lambda item: item if isinstance(item, str) else item.__name__,
 )
 def test_what_the_spec_or_a_queue_lets_wait_fires_nothing(promtool: Promtool, alert: str, cause: Cause) -> None:
-    promtool.judge(Timeline.of(cause, minutes=300), Moment(alert, at=298))
+    minutes = 250 if cause is late_debt_that_may_wait else 300
+    promtool.judge(Timeline.of(cause, minutes=minutes), Moment(alert, at=minutes - 2))
+
+
+def test_an_alert_about_a_budget_ends_soon_after_its_cause(promtool: Promtool) -> None:
+    """The long window still remembers it; the short one does not."""
+
+    def repaired(metrics: Metrics, minute: int) -> None:
+        debt_is_late(metrics, minute if minute < 220 else 0)
+
+    timeline = Timeline.of(repaired, minutes=260)
+    case = next(case for case in CASES if case.cause is debt_is_late)
+    rule = promtool.rules()[case.alert]
+    summary = burning("debt-age", "16.67%", FAST)
+    firing = {
+        "exp_labels": {**rule["labels"], **dict(case.subject)},
+        "exp_annotations": {**rule["annotations"], "summary": summary},
+    }
+    promtool.judge(timeline, Moment(case.alert, at=219, firing=(firing,)), Moment(case.alert, at=255))
 
 
 def test_one_of_several_installations_that_vanishes_is_named(promtool: Promtool) -> None:
@@ -312,14 +429,11 @@ def test_the_rules_ask_only_for_what_is_exported(promtool: Promtool) -> None:
     metrics = Metrics()
     healthy(metrics, 0)
     exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
-    for rule in promtool.rules().values():
-        words = {word for word in _words(rule["expr"]) if word.startswith(("compaction_", "leader_"))}
-        assert words, rule["alert"]
-        assert words <= exported
-
-
-def _words(expression: str) -> set[str]:
-    return set("".join(c if c.isalnum() or c == "_" else " " for c in expression).split())
+    for group in promtool.groups:
+        for rule in group["rules"]:
+            words = {word for word in WORD.findall(rule["expr"]) if ":" in word or word.startswith(OURS)}
+            assert words, rule
+            assert words <= exported | promtool.recorded()
 
 
 def test_the_rules_are_part_of_the_component() -> None:
@@ -334,6 +448,8 @@ OURS = ("compaction_", "workqueue_", "rest_client_", "leader_election_")
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
 
 
+ALERTS: Final = "ALERTS"
+"""Prometheus' own series of alerts."""
 COLUMNS: Final = 24
 """Of Grafana's grid."""
 
@@ -345,8 +461,24 @@ def dashboard() -> dict[str, Any]:
 
 
 def queries() -> list[str]:
-    """Every query of every panel."""
-    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    """Every query of every panel, and of the annotations."""
+    annotations = [item["expr"] for item in dashboard()["annotations"]["list"]]
+    return annotations + [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+
+
+def recorded() -> set[str]:
+    groups = yaml.safe_load(RULES.read_text())["spec"]["groups"]
+    return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+
+
+def links(part: Any) -> list[str]:
+    """Every URL in a part of the dashboard, however deep it lies."""
+    if isinstance(part, list):
+        return [url for item in part for url in links(item)]
+    if isinstance(part, dict):
+        own = [part["url"]] if "url" in part else []
+        return own + [url for item in part.values() for url in links(item)]
+    return []
 
 
 def exported() -> set[str]:
@@ -356,9 +488,52 @@ def exported() -> set[str]:
 
 @pytest.mark.parametrize("query", queries())
 def test_a_query_names_metrics_that_are_exported(query: str) -> None:
-    named = {word for word in WORD.findall(query) if word.startswith(OURS)}
+    named = {word for word in WORD.findall(query) if ":" in word or word.startswith(OURS) or word == ALERTS}
     assert named
-    assert named <= exported()
+    assert named <= exported() | recorded() | {ALERTS}
+
+
+def test_each_alert_has_a_panel_that_leads_to_its_runbook(promtool: Promtool) -> None:
+    found = {
+        Path(url).stem for panel in dashboard()["panels"] for url in links(panel.get("links")) if "runbooks" in url
+    }
+    assert found == set(promtool.rules())
+
+
+def test_links_lead_to_pages_of_the_repository_or_to_the_console() -> None:
+    pages = [url for url in links(dashboard()) if not url.startswith("${console}/")]
+    for url in pages:
+        base, _, page = url.partition("/docs/")
+        path, _, anchor = page.partition("#")
+        assert base == f"{REPOSITORY}/blob/main"
+        text = (ROOT / "docs" / path).read_text()
+        assert not anchor or any(title_anchor(line) == anchor for line in text.splitlines()), url
+    console = {url for url in links(dashboard()) if url not in pages}
+    place = "${console}/policy/"
+    assert console == {
+        "${console}/",
+        place + "${__data.fields.Namespace}/${__data.fields.Policy}",
+        place + "${__field.labels.namespace}/${__field.labels.policy}",
+    }
+    (variable,) = [item for item in dashboard()["templating"]["list"] if item["name"] == "console"]
+    assert variable["query"] == "http://127.0.0.1:8089"
+
+
+def title_anchor(line: str) -> str:
+    return line.lstrip("# ").lower().replace(" ", "-") if line.startswith("#") else ""
+
+
+def test_a_table_names_its_columns_as_its_queries_do() -> None:
+    """A value of a query that is not there would be a column of the name Value #X, or none."""
+    tables = [panel for panel in dashboard()["panels"] if panel["type"] == "table"]
+    assert [table["title"] for table in tables] == ["Policies", "Catalogs"]
+    for table in tables:
+        values = {f"Value #{target['refId']}" for target in table["targets"]}
+        (organized,) = [item["options"] for item in table["transformations"] if item["id"] == "organize"]
+        hidden = {name for name in organized["excludeByName"] if name.startswith("Value")}
+        assert {name for name in organized["renameByName"] if name.startswith("Value")} | hidden == values
+        titles = set(organized["renameByName"].values())
+        assert {override["matcher"]["options"] for override in table["fieldConfig"]["overrides"]} <= titles
 
 
 def test_what_is_exported_is_shown() -> None:

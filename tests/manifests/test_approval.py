@@ -11,7 +11,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.core.planning.debt import TargetProblem
 from compaction.segments.reasons import SegmentReason
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.control_plane import NAMESPACED, ROOT, ControlPlane, with_components
 from support.cluster.explained import KStatus, health, kstatus
 from support.cluster.world import PlainCluster
@@ -34,7 +34,7 @@ spec:
 def test_who_writes_a_policy_does_not_approve_its_plans(empty_plane: ControlPlane, tmp_path: Path) -> None:
     kubectl = empty_plane.kubectl
     kubectl("apply", "--server-side", "-k", str(with_components(tmp_path / "mine", NAMESPACED, "approval")))
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd", "--all")
     kubectl("create", "rolebinding", "other", "--clusterrole=compaction-editor", OTHER, namespace=SYSTEM)
     for user in ("editor", "approver"):
         role = f"--clusterrole=compaction-{user}"

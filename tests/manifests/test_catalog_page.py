@@ -25,7 +25,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
 from compaction.local.programs.binaries import Binaries
 from support.catalogs.etcd_members import Members, etcd_members
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import PROGRAMS, Cluster
 from support.cluster.control_plane import MANIFESTS, ROOT
 from support.processes.operators import ACCOUNT, OperatorFleet, fleet_in
@@ -93,7 +93,7 @@ class Reader:
         for process in self.background:
             process.send_signal(signal.SIGTERM)
         for process in self.background:
-            assert process.wait(60) is not None
+            assert process.wait(PATIENCE_SECONDS) is not None
 
 
 def section(title: str) -> list[str]:
@@ -160,6 +160,8 @@ def test_the_commands_install_and_show_a_catalog(
     control_plane.kubectl(
         "create", "rolebinding", "secrets", "--role=compaction-catalogs", f"--user={ACCOUNT}", namespace=namespace
     )
+    # The example waits half a minute for each call of an etcd, and a round has two.
+    reader.run("""kubectl patch ccat orders --type=merge -p '{"spec":{"timeouts":{"log":"1s"}}}'""")
     fleet.start()
     reader.until_ready_is(Reason.LOG_UNAVAILABLE)
     why = reader.run("kubectl compaction why ccat/orders")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from compaction.api.crd.definitions import crd_objects
 from compaction.api.names import (
     COMPONENT_COORDINATOR,
     COORDINATOR_LEASE,
@@ -22,86 +22,26 @@ from compaction.api.names import (
     LABEL_MANAGED_BY,
     MANAGED_BY,
 )
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import load_connection
+from compaction.kube.errors import KindsNotServedError
+from compaction.kube.replica import preflight
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.local.cluster.control_plane import AdminAnswer
 from compaction.local.programs.binaries import Binaries
 from manifests.test_readme import commands_of, script_of
 from support import pinned_modules
-from support.clocks import eventually
-from support.cluster.control_plane import CLUSTER, MANIFESTS, NAMESPACED, ROOT, ControlPlane, with_components
+from support.clocks import TIMEOUT_FLAG, eventually
+from support.cluster.control_plane import (
+    CLUSTER,
+    MANIFESTS,
+    NAMESPACED,
+    ROOT,
+    ControlPlane,
+    everything,
+    finish_deleted_namespaces,
+    with_components,
+)
 from support.programs import needs
-
-# Everything that exists on an API server, and the part of the absent namespace controller.
-
-#: Where the API server itself writes all the time, and what.
-SERVERS_NAMESPACES = frozenset({"kube-system", "default"})
-SERVERS_BUSINESS = frozenset({"events", "leases", "ipaddresses", "endpointslices", "endpoints", "apiservices"})
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One resource as discovery names it; `prefix` is the path of its group and version."""
-
-    prefix: str
-    plural: str
-    namespaced: bool
-    verbs: frozenset[str]
-
-
-def kinds(plane: ControlPlane) -> list[Kind]:
-    """All that is served, in each group's preferred version."""
-    groups = plane.admin.request("GET", "/apis").json()["groups"]
-    prefixes = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
-    found: list[Kind] = []
-    for prefix in prefixes:
-        answer = plane.admin.request("GET", prefix)
-        resources = answer.json()["resources"] if answer.ok else []
-        found += [
-            Kind(prefix, resource["name"], resource["namespaced"], frozenset(resource["verbs"]))
-            for resource in resources
-            if "/" not in resource["name"]
-        ]
-    return found
-
-
-def everything(plane: ControlPlane) -> set[str]:
-    """`group/version/plural/namespace/name` of each object that can be listed, but for the server's own business."""
-    found: set[str] = set()
-    for kind in kinds(plane):
-        if "list" not in kind.verbs:
-            continue
-        listed = eventually(partial(_listed, plane, kind), f"{kind.plural} to be served")
-        for item in listed.json()["items"] if listed is not None and listed.ok else []:
-            namespace = item["metadata"].get("namespace", "")
-            if kind.plural not in SERVERS_BUSINESS or namespace not in SERVERS_NAMESPACES | {""}:
-                found.add(f"{kind.prefix}/{kind.plural}/{namespace}/{item['metadata']['name']}")
-    return found
-
-
-def _listed(plane: ControlPlane, kind: Kind) -> AdminAnswer | None:
-    listed = plane.admin.request("GET", f"{kind.prefix}/{kind.plural}")
-    if listed.status == 429:  # a definition that has just come is not ready yet
-        return None
-    assert listed.ok or listed.status == 404, listed.text  # one that has just gone is still in the discovery
-    return listed
-
-
-def finish_deleted_namespaces(plane: ControlPlane, *names: str) -> None:
-    """Do what the namespace controller does with namespaces that are being deleted: empty them, then let them go."""
-    for name in names:
-        for kind in kinds(plane):
-            if kind.namespaced and "deletecollection" in kind.verbs:
-                emptied = plane.admin.request("DELETE", f"{kind.prefix}/namespaces/{name}/{kind.plural}")
-                assert emptied.ok or emptied.status == 404, emptied.text
-        namespace = plane.admin.request("GET", f"/api/v1/namespaces/{name}")
-        assert namespace.ok, namespace.text
-        document = namespace.json()
-        assert document["status"]["phase"] == "Terminating", document
-        final = plane.admin.request(
-            "PUT", f"/api/v1/namespaces/{name}/finalize", document | {"spec": {"finalizers": []}}
-        )
-        assert final.ok, final.text
-
 
 Object = dict[str, Any]
 Rendered = Callable[[Path], list[Object]]
@@ -130,7 +70,7 @@ def test_applied_twice_there_is_no_difference_and_deleted_nothing_is_left(
     assert everything(empty_plane) - before
     assert_pods_are_admitted(empty_plane, deployment_of(rendered, overlay))
 
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/compactionpolicies.compaction.dev")
+    kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd/compactionpolicies.compaction.dev")
     kubectl("apply", "-f", str(MANIFESTS / "examples" / "policy.yaml"), namespace=SYSTEM)
     for directory in (FURTHER, overlay):
         kubectl("delete", "--wait=false", "-k", str(directory))
@@ -166,15 +106,41 @@ def test_an_installation_beside_the_logs_goes_and_leaves_them_and_comes_back(
     kubectl = empty_plane.kubectl
     kubectl(*APPLY, "-f", str(INSTALLATION / "storage.yaml"))
     before = everything(empty_plane)
+    an_operator_does_not_start_with_older_definitions(empty_plane)
     applied = kubectl(*APPLY, "-k", str(INSTALLATION))
     assert "Warning" not in applied.stderr
+    eventually(lambda: preflight_of(empty_plane) is None, "the definitions of this version to be enough")
     difference = kubectl("diff", "--server-side", "-k", str(INSTALLATION), check=False)
     assert (difference.returncode, difference.stdout) == (0, "")
     assert_pods_are_admitted(empty_plane, deployment_of(rendered, INSTALLATION))
-    kubectl("delete", "-k", str(INSTALLATION), "--timeout=60s")
+    kubectl("delete", "-k", str(INSTALLATION), TIMEOUT_FLAG)
     assert everything(empty_plane) == before
     kubectl("get", "pvc", "segment-logs", namespace="storage")
     a_lease_that_the_operator_made_is_no_obstacle(empty_plane)
+
+
+def an_operator_does_not_start_with_older_definitions(plane: ControlPlane) -> None:
+    """The API server would drop what it writes, and a run that was asked for once would begin again and again."""
+    for crd in crd_objects():
+        status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        status["properties"].pop("lastHandledRunNow", None)
+        plane.kubectl(*APPLY, "-f", "-", input=json.dumps(crd))
+    said = "the definition of CompactionPolicy is older than this operator, and lacks status.lastHandledRunNow: "
+    eventually(lambda: (preflight_of(plane) or "").startswith(said), said)
+
+
+def preflight_of(plane: ControlPlane) -> str | None:
+    """What keeps an operator of an administrator from starting."""
+
+    async def checked() -> str | None:
+        async with ApiClient(load_connection(plane.kubeconfig)) as client:
+            try:
+                await preflight.check(client, namespace=None, lease_namespace="storage")
+            except KindsNotServedError as error:
+                return str(error)
+        return None
+
+    return asyncio.run(checked())
 
 
 def a_lease_that_the_operator_made_is_no_obstacle(plane: ControlPlane) -> None:
@@ -188,6 +154,9 @@ def a_lease_that_the_operator_made_is_no_obstacle(plane: ControlPlane) -> None:
     assert Lease.parse(found).record == record
 
 
+COMPONENTS = ("networkpolicy", "grafana", "approval", "prometheus", "console")
+
+
 @pytest.mark.apiserver
 @needs("prometheus-operator")
 def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
@@ -195,7 +164,7 @@ def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
 ) -> None:
     """With the definitions that the Prometheus Operator serves: a field that it does not know would be refused."""
     pinned_modules.define(empty_plane.kubectl)
-    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "grafana", "approval", "prometheus")
+    directory = with_components(tmp_path / "mine", NAMESPACED, *COMPONENTS)
     applied = empty_plane.kubectl(*APPLY, "-k", str(directory))
     assert "networkpolicy.networking.k8s.io/compaction-operator" in applied.stdout
     assert "podmonitor.monitoring.coreos.com/compaction-operator" in applied.stdout
@@ -203,6 +172,13 @@ def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
     assert "Warning" not in applied.stderr
     difference = empty_plane.kubectl("diff", "--server-side", "-k", str(directory), check=False)
     assert (difference.returncode, difference.stdout) == (0, "")
+    console = json.loads(
+        empty_plane.kubectl("get", "deploy", "compaction-console", "-o", "json", namespace=SYSTEM).stdout
+    )
+    template = console["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "tried"}}
+    created = empty_plane.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod), namespace=SYSTEM)
+    assert created.stderr == "", "restricted, and no warning"
     for file, right, wrong in (("pod-monitor", "honorLabels:", "honourLabels:"), ("rules", "annotations:", "notes:")):
         text = (MANIFESTS / "components" / "prometheus" / f"{file}.yaml").read_text().replace(right, wrong)
         refused = empty_plane.kubectl(*APPLY, "-f", "-", input=text, namespace="default", check=False)
@@ -213,7 +189,7 @@ def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
 
 def each_example_is_accepted(plane: ControlPlane) -> None:
     kubectl = plane.kubectl
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS.parent / "crds"))
+    kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "-f", str(MANIFESTS.parent / "crds"))
     examples = sorted((MANIFESTS / "examples").glob("*.yaml"))
     kinds = {document["kind"] for path in examples for document in yaml.safe_load_all(path.read_text())}
     assert {"CompactionPolicy", "CompactionJob"} <= kinds

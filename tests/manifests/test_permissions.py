@@ -8,6 +8,7 @@ import json
 import random
 import re
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from compaction.local.cluster.certs import ensure_authority
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from manifests.test_alerts import queries
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import Cluster, LogRoot, files_below, objects_of, write_secret
 from support.cluster.control_plane import (
     CLUSTER,
@@ -81,7 +82,7 @@ def installed(directory: Path, binaries: Binaries, *kustomizations: Path) -> Ite
             objects = documents(render(binaries.kubectl, kustomization))
             applied = [item for item in objects if (item["kind"], item["metadata"]["name"]) != WITHOUT]
             plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(applied))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        plane.kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd", "--all")
         yield plane
 
 
@@ -121,6 +122,7 @@ def meddling(plane: ControlPlane) -> Iterator[None]:
     def meddle() -> None:
         dice = random.Random(1)
         for turn in range(1_000_000):
+            began = time.monotonic()
             for group, plural in WATCHED:
                 path = f"{group}/namespaces/{SYSTEM}/{plural}"
                 for item in plane.admin.request("GET", path).json()["items"]:
@@ -130,7 +132,8 @@ def meddling(plane: ControlPlane) -> Iterator[None]:
                     plane.admin.request("PATCH", f"{path}/{name}", patch, content_type="application/merge-patch+json")
                     if labels.get("compaction.dev/component") == "job" and dice.random() < 0.05:
                         plane.admin.request("DELETE", f"{path}/{name}")
-            if ending.wait(0.05):
+            # Beside a load a turn takes long: without a rest of that length no write would ever meet its own version.
+            if ending.wait(max(0.05, 2 * (time.monotonic() - began))):
                 return
 
     thread = threading.Thread(target=meddle, name="meddler")
@@ -210,7 +213,10 @@ def use_everything(plane: ControlPlane, fleet: OperatorFleet, tmp_path: Path, ob
     )
     cluster.kubectl("apply", "-f", "-", input=json.dumps(document))
     with meddling(plane):
-        eventually(work_goes_on, "every permission to be used", pause=1.0, timeout=240.0)
+        try:
+            eventually(work_goes_on, "every permission to be used", pause=1.0)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; unused: {missing(OPERATOR)}, {missing(WORKER)}") from None
     cluster.kubectl("delete", "cpol", "--all")
     eventually(lambda: not fleet.running_workers(), "the policy's workers to end")
     logs.assert_unchanged()
@@ -256,7 +262,7 @@ def test_one_operator_for_all_namespaces(tmp_path: Path, binaries: Binaries) -> 
 
 
 def asked_by_the_dashboard() -> set[str]:
-    words = {word for query in queries() for word in re.findall(r"\w+", query)}
+    words = {word for query in queries() for word in re.findall(r"[\w:]+", query)}
     return {
         word for word in words if word.startswith(("compaction_", "workqueue_", "rest_client_", "leader_election_"))
     }

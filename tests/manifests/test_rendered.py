@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from compaction.api.manifests import configuration_of
 from compaction.api.names import COMPONENT_EXECUTOR, COMPONENT_WORKER, LABEL_COMPONENT
+from compaction.api.policy.configuration import OperatorConfiguration
 from compaction.kube.client.transport import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
 from node.network_policies import selects
@@ -27,7 +29,7 @@ KUSTOMIZATIONS = sorted(
     if "components" not in path.relative_to(MANIFESTS).parts
 )
 OVERLAYS = [NAMESPACED, CLUSTER]
-ENDPOINTS = ("block-ingest", "staging-ingest")
+ENDPOINTS = ("block-ingest", "staging-ingest", "console")
 
 
 def one(objects: list[Object], kind: str, name: str = "compaction-operator") -> Object:
@@ -67,8 +69,21 @@ def test_versions_are_the_versions_of_the_package(rendered: Rendered) -> None:
     assert one(objects, "Deployment")["metadata"]["labels"][f"{LABEL}version"] == VERSION
     assert template["metadata"]["labels"][f"{LABEL}version"] == VERSION
     assert container["image"] == f"compaction-operator:{VERSION}"
-    worker_image = next(item for item in container["env"] if item["name"] == "COMPACTION_WORKER_IMAGE")
-    assert worker_image["value"] == f"compaction-worker:{VERSION}"
+    assert configuration_in(objects).defaults.workers.image == f"compaction-worker:{VERSION}"
+
+
+def configuration_in(objects: list[Object]) -> OperatorConfiguration:
+    """What the operator reads when it starts: the file of the ConfigMap that its pod mounts."""
+    template = pod_of(objects)
+    (container,) = template["spec"]["containers"]
+    (path,) = (Path(arg.partition("=")[2]) for arg in container["args"] if arg.startswith("--config="))
+    mount = next(item["name"] for item in container["volumeMounts"] if item["mountPath"] == str(path.parent))
+    volume = next(item for item in template["spec"]["volumes"] if item["name"] == mount)
+    found = one(objects, "ConfigMap", volume["configMap"]["name"])
+    assert re.fullmatch("compaction-operator-config-[a-z0-9]{10}", found["metadata"]["name"]), (
+        "a change replaces the replicas"
+    )
+    return configuration_of(found["data"][path.name], path.name)
 
 
 def test_selectors_match_the_template_and_name_no_version(rendered: Rendered) -> None:
@@ -167,7 +182,8 @@ def test_network_policies_select_the_pods_of_workers_and_endpoints(rendered: Ren
     for name in ENDPOINTS:
         template = one(objects, "Deployment", f"compaction-{name}")["spec"]["template"]
         pods[name] = template["metadata"]["labels"]
-        assert open_ports == {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+        (port,) = (port for container in template["spec"]["containers"] for port in container.get("ports", ()))
+        assert open_ports == {port["name"]}
     selected = {
         policy["metadata"]["name"]: {
             name for name, labels in pods.items() if selects(policy["spec"]["podSelector"], labels)
@@ -204,8 +220,7 @@ def test_the_example_installation_fits_the_example_policy(rendered: Rendered) ->
         "deleted with the rest"
     )
     assert "/tmp" in mounts.values(), "what the base mounts stays"
-    worker_image = next(item for item in container["env"] if item["name"] == "COMPACTION_WORKER_IMAGE")
-    assert worker_image["value"] == f"compaction-worker:{VERSION}"
+    assert configuration_in(objects).defaults.workers.image == f"compaction-worker:{VERSION}"
     assert container["image"] == f"compaction-operator:{VERSION}"
 
 

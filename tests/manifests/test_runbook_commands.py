@@ -39,7 +39,7 @@ pytestmark = pytest.mark.apiserver
 
 PAGES = sorted((ROOT / "docs" / "runbooks").glob("Compaction*.md"))
 SEGMENT = "0000000000000007.segment"
-PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|CATALOG|JOB|DIR|POD|TARGET/SOURCE)\b")
+PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|CATALOG|JOB|DIR|POD|TARGET/SOURCE|HASH)\b")
 COMMENT = re.compile(r"\s+# .*$")
 POD = {
     "apiVersion": "v1",
@@ -80,6 +80,7 @@ STATUS = {
         "costBytes": 41,
         "gainBytes": 163,
         "createdAt": "2026-11-01T00:00:00Z",
+        "approval": "Pending",
         "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
     },
 }
@@ -151,7 +152,9 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     control_plane.kubectl("create", "namespace", namespace)
     cluster = Cluster(control_plane, namespace)
     cluster.kubectl("apply", "-f", str(ROLES))
-    objects = [policy_object("logs"), catalog_object("orders"), POD, DEPLOYMENT, LEASE]
+    policy = policy_object("logs", approval="Manual")
+    policy["metadata"]["labels"] = {"team": "blue"}
+    objects = [policy, catalog_object("orders"), POD, DEPLOYMENT, LEASE]
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
     write_status(cluster, "cpol/logs", STATUS)
     write_status(cluster, "ccat/orders", PINNED)
@@ -167,6 +170,7 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "POLICY": "logs",
         "JOB": "logs-1",
         "CATALOG": "orders",
+        "HASH": STATUS["plan"]["hash"],
     }
     words |= {"DIR": str(log), "POD": "logs-w-1", "TARGET/SOURCE": f"/data/ra/a/{SEGMENT}"}
     kv_url = f"sqlite:///{log.parent}/kv.db"

@@ -20,7 +20,7 @@ from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.tenants import OF_WORKERS, TenantAttempt, TenantTable, pod
 from manifests.test_install import everything
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.control_plane import NAMESPACED, ControlPlane
 
 pytestmark = pytest.mark.apiserver
@@ -62,7 +62,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Itera
         plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
         kubectl = plane.kubectl
         kubectl("apply", "--server-side", "-k", str(NAMESPACED))
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd", "--all")
         kubectl("create", "namespace", PLAIN)
         kubectl("create", "role", "drivers", "--verb=create", "--resource=pods", namespace=PLAIN)
         bound = ("--role=drivers", f"--serviceaccount={PLAIN}:compaction-worker")
