@@ -89,6 +89,11 @@ class ApiError(CompactionError):
         self.reason = reason
         self.retry_after = retry_after
 
+    @property
+    def said(self) -> str:
+        """The message without the request in front of it, for a person who did not write the request."""
+        return str(self).split(": ", 1)[-1]
+
 
 class NotFoundError(ApiError):
     """404: the object, or its kind, does not exist."""

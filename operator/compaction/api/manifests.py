@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from compaction.api.text.printing import MESSAGE_LIMIT, cut, printable
+from compaction.api.policy.configuration import CONFIGURATION_KIND, CONFIGURATION_VERSION, OperatorConfiguration
+from compaction.api.text.printing import MESSAGE_LIMIT, cut, plural, printable
 from compaction.errors import CONFIG_MAP, InvalidManifestError
 
 # YAML as the API server would take it, from files that anybody may have written.
@@ -134,12 +135,12 @@ def objects_of(text: str, model: type[Model], kind: str, *, source: str) -> list
 
 
 def holds(text: str, kind: str, *, source: str) -> bool:
-    """Whether an object of this kind is in a text. Raises InvalidManifestError."""
+    """Return whether an object of this kind is in a text. Raises InvalidManifestError."""
     return any(document.get("kind") == kind for document in documents_of(text, source))
 
 
 def kinds_in(text: str, source: str) -> str:
-    """What a text holds, for a message. Raises InvalidManifestError."""
+    """Return the kinds in a text, for a message. Raises InvalidManifestError."""
     kinds = {cut(str(document.get("kind", "a document without kind")), 64) for document in documents_of(text, source)}
     return printable(cut(", ".join(sorted(kinds)), MESSAGE_LIMIT)) or "it is empty"
 
@@ -187,11 +188,16 @@ def _object(document: Mapping[str, Any], expected: type[Model], kind: str, sourc
         raise InvalidManifestError(
             f"{where}: metadata.name: use lower case letters, digits, '-' and '.', with a letter or digit at both ends"
         )
-    checked = _without_nulls({key: value for key, value in document.items() if key != "status"})
+    checked = {key: value for key, value in document.items() if key != "status"}
     checked["metadata"] = {key: metadata[key] for key in _READ_METADATA if metadata.get(key) is not None}
+    return _validated(checked, expected, where)
+
+
+def _validated(document: Mapping[str, Any], expected: type[Model], where: str) -> Model:
+    """The model of a document. Strict JSON is what the API server takes: no "5" for 5, no 1 for true."""
     try:
-        # Strict JSON is what the API server takes: no "5" for 5, no 1 for true.
-        return expected.model_validate_json(json.dumps(checked, default=str), strict=True, extra="forbid")
+        text = json.dumps(_without_nulls(document), default=str)
+        return expected.model_validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         found = _own_problems(error.errors(include_url=False))
         problems = [f"{where}: {_advice(details, expected)}" for details in found[:_SHOWN_PROBLEMS]]
@@ -200,6 +206,21 @@ def _object(document: Mapping[str, Any], expected: type[Model], kind: str, sourc
         raise InvalidManifestError("\n".join(problems)) from error
     except ValueError as error:
         raise InvalidManifestError(f"{where}: a value cannot be written as JSON: {error}") from error
+
+
+def configuration_of(text: str, source: str) -> OperatorConfiguration:
+    """The one configuration that a file of `--config` has. Raises InvalidManifestError, with file, field and remedy."""
+    documents = list(documents_of(text, source))
+    if len(documents) != 1:
+        raise InvalidManifestError(
+            f"{source}: it has {plural(len(documents), 'document')}: write one, of kind {CONFIGURATION_KIND}"
+        )
+    (document,) = documents
+    head = {"apiVersion": CONFIGURATION_VERSION, "kind": CONFIGURATION_KIND}
+    for member, value in head.items():
+        if document.get(member) != value:
+            raise InvalidManifestError(f"{source}: {member}: must be {value}")
+    return _validated(document, OperatorConfiguration, source)
 
 
 def _without_nulls(value: Any) -> Any:

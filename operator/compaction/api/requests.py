@@ -36,6 +36,9 @@ class RequestReason(StrEnum):
     JOBS_UNFINISHED = "JobsUnfinished"  # all that is due is in jobs that run or wait already
     NOTHING_DUE = "NothingDue"  # the scan has found nothing that a plan could contain
     SCANNED = "Scanned"  # the store was scanned, or the participants were asked
+    PREVIEWED = "Previewed"  # the status says what the spec would do now
+    TOO_LONG = "TooLong"  # the spec of a preview has more characters than the operator reads
+    OTHER_STORE = "OtherStore"  # the spec of a preview opens what the spec in force does not open
 
 
 class RequestStatus(ApiModel):
@@ -77,6 +80,10 @@ class RequestAnswers(Protocol):
     def last_handled_scan(self) -> str: ...
     @property
     def scan(self) -> RequestStatus | None: ...
+    @property
+    def last_handled_preview(self) -> str: ...
+    @property
+    def preview(self) -> RequestStatus | None: ...
 
 
 Answer = TypeVar("Answer", bound=RequestStatus)
@@ -94,6 +101,11 @@ def unhandled(annotations: Mapping[str, str], annotation: str, mark: str) -> str
     """The value of an annotation that counts once; "" without one, and when it is the one that was handled (`mark`)."""
     value = annotations.get(annotation, "")
     return value if mark_of(value) != mark else ""
+
+
+def run_now_annotations(value: str, *, outside_window: bool) -> dict[str, str | None]:
+    """The annotations of a request to run now; None takes away what an earlier request said of windows."""
+    return {ANNOTATION_RUN_NOW: value, ANNOTATION_OUTSIDE_WINDOW: value if outside_window else None}
 
 
 def outside_window(annotations: Mapping[str, str]) -> bool:

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from compaction.api.base import to_timestamp
-from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogPreview
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Ended, Stage
 from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory, CatalogSnapshot, Result
+from compaction.catalogs.compaction.preview import compared, opens_another_log, preview_round
 from compaction.catalogs.compaction.reconcile import reconcile
+from compaction.catalogs.errors import ParticipantConfigError
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants, credentials_in, named_participants
 from compaction.catalogs.operator.working import CatalogWork, Credentials, RoundState
@@ -98,6 +100,17 @@ class LocalCatalog:
         """One round; none when the catalog is suspended."""
         await self._loop(lambda decision: bool(decision.round_seconds) or (self._memory.processes.stage is Stage.IDLE))
         return self.status
+
+    async def preview(self, proposed: CatalogCompactionSpec) -> CatalogPreview:
+        """Compare a round with another spec now with one of this spec. Raises ParticipantConfigError when it
+        names another log or other participants.
+        """
+        if other := opens_another_log(self.catalog.spec, proposed):
+            raise ParticipantConfigError(other)
+        now = Moment(time.time(), time.monotonic())
+        task = preview_round(self.catalog, proposed, 0, now)
+        result = await self._work.do(CacheKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
+        return compared(task, result, now)
 
     async def watch(self) -> CatalogCompactionStatus:
         """Round after round until `stop`."""

@@ -57,9 +57,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.cluster.quarantine:quarantine_command",
         "List quarantined sources; release them.",
     ),
+    "ui": ("compaction.cli.cluster.console.ui:command", "Serve the console: the fleet in a browser."),
     "check": (
         "compaction.cli.cluster.check:command",
         "Check definitions, rights, the leader, clocks, images and stores.",
+    ),
+    "debug": (
+        "compaction.cli.cluster.debug:command",
+        "Collect objects, Events, logs and versions into one archive, without secrets.",
     ),
     "version": (
         "compaction.cli.cluster.status:version_command",
@@ -81,7 +86,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
 CLUSTER_COMMANDS: Final = frozenset(
     {
         *("status", "why", "plan", "approve", "retry", "quarantine"),
-        *("run-now", "scan", "suspend", "resume", "hold", "release", "events", "history", "version", "check"),
+        *(
+            "run-now",
+            "scan",
+            "suspend",
+            "resume",
+            "hold",
+            "release",
+            "events",
+            "history",
+            "version",
+            "check",
+            "debug",
+            "ui",
+        ),
     }
 )
 """Those that read and write objects of a cluster with the user's kubeconfig."""

@@ -1,13 +1,18 @@
-"""Durations and quantities on the command line, written as in a policy."""
+"""Values on the command line: durations and quantities as in a policy, and the file of a configuration."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from compaction.api.text.quantities import Duration, Quantity
+from compaction.errors import InvalidManifestError
+
+if TYPE_CHECKING:
+    from compaction.api.policy.configuration import OperatorConfiguration
 
 # Durations on the command line: as in a policy, or a plain number of seconds.
 
@@ -62,3 +67,26 @@ class BytesParameter(click.ParamType[int]):
         if not found:
             self.fail("must be more than 0, such as 50M", param, ctx)
         return found
+
+
+# The file of `--config`, of the operator and of `run`.
+
+
+class ConfigurationFile(click.ParamType["OperatorConfiguration"]):
+    """The file of `--config`. What is wrong in it is wrong usage, and stands in the message with its field."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OperatorConfiguration:
+        """Its content."""
+        from compaction.api.manifests import configuration_of
+        from compaction.api.policy.configuration import OperatorConfiguration
+
+        if isinstance(value, OperatorConfiguration):
+            return value
+        try:
+            return configuration_of(Path(value).read_text(encoding="utf-8"), str(value))
+        except OSError as error:
+            self.fail(f"{value}: {error.strerror}: correct --config, or mount the file", param, ctx)
+        except (UnicodeDecodeError, InvalidManifestError) as error:
+            self.fail(str(error), param, ctx)

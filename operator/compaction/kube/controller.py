@@ -16,10 +16,13 @@ from pydantic import ValidationError
 
 from compaction.api.conditions import reason_since
 from compaction.api.enums import PolicyReason
+from compaction.api.events import EventSource, EventsStatus, PendingEvent
 from compaction.api.job.job import CompactionJob
+from compaction.api.names import POLICY_PLURAL
+from compaction.api.policy.configuration import NO_DEFAULTS, PolicyDefaults, completed, flattened, taken
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.policy.store import conditions_for
-from compaction.core.reconcile import store_work
+from compaction.core.reconcile import preview, store_work
 from compaction.core.reconcile.actions import Decision
 from compaction.core.reconcile.observations import (
     NO_ALLOWANCE,
@@ -29,10 +32,12 @@ from compaction.core.reconcile.observations import (
     Moment,
     OperatorLimits,
     PolicySnapshot,
+    SinkView,
 )
 from compaction.core.reconcile.policy import reconcile
 from compaction.core.reconcile.shared_limits import SharedLimits, waited_for_worker
 from compaction.core.reconcile.status.announcing import of_standing
+from compaction.core.reconcile.status.outbox import NO_EVENTS, standing
 from compaction.errors import CompactionError
 from compaction.kube.client.transport import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.events import EventType
@@ -54,6 +59,7 @@ from compaction.kube.informer.queue import AGAIN, stale_pause
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import measure
 from compaction.kube.replica.runtime import Runtime
+from compaction.kube.sink import EventSink
 from compaction.kube.store_tasks import PolicyState, Resting, Seen, StoreTasks, close
 from compaction.leases.record import LeaseObserver
 from compaction.storage.adapter import StoreAdapter, open_store
@@ -139,19 +145,30 @@ class PolicyController:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         limits: OperatorLimits = NO_LIMITS,
+        defaults: PolicyDefaults = NO_DEFAULTS,
+        sink: EventSink | None = None,
     ) -> None:
+        self._defaults = defaults
+        self._sink = sink
         self._monotonic = monotonic
         self._wall = wall
         self._sharing = Sharing(limits, monotonic=monotonic)
         self._overlaps = Overlaps()
         self._runtime: Runtime | None = None
-        self._policies = ParsedObjects(CompactionPolicy)
-        self._jobs = ParsedObjects(CompactionJob)
+        self._policies = ParsedObjects(self._effective)
+        self._jobs = ParsedObjects(CompactionJob.from_object)
         self._leases: LeaseObserver[str] = LeaseObserver(clock=monotonic)
         self._states: dict[CacheKey, PolicyState] = {}
         self._workers: dict[CacheKey, tuple[WorkerObservation, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stores = StoreTasks(open_store=open_store, monotonic=monotonic)
+
+    def _effective(self, body: Obj) -> CompactionPolicy:
+        """A policy with the spec in force: its own, and what the operator's configuration adds."""
+        return CompactionPolicy.from_object(completed(body, self._taken(body)))
+
+    def _taken(self, body: Obj | None) -> dict[str, Any]:
+        return taken((body or {}).get("spec") or {}, self._defaults)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -163,6 +180,8 @@ class PolicyController:
         await self._look_at_workers(runtime)
         self._spawn(self._watch_workers(runtime))
         self._spawn(self._sharing.run(runtime))
+        if self._sink is not None:
+            self._spawn(self._sink.run(runtime.metrics, runtime.is_leader))
 
     async def stop(self) -> None:
         """See `kube.replica.runtime.Controller`. Store tasks are waited for: a thread cannot be cancelled."""
@@ -189,6 +208,8 @@ class PolicyController:
             self._leases.forget(uid)
             self._jobs.forget(uid)
             self._policies.forget(uid)
+            if self._sink is not None:
+                self._sink.forget(uid)
         elif resource == LEASES:
             observe_lease(self._leases, delta.body)
         if resource == COMPACTION_POLICIES:
@@ -238,6 +259,7 @@ class PolicyController:
             allowance=self._sharing.allowance(key),
             held_by=self._overlaps.held_by(key),
             hold=runtime.hold(),
+            sink=self._sink_view(runtime.cache.policies.get(*key)),
         )
         if (left := self._rests(runtime, key, state, seen)) is not None:
             return left
@@ -267,11 +289,33 @@ class PolicyController:
         try:
             outcome = await executor.execute(decision)
         finally:
+            self._offer(runtime, key)
             state.memory = executor.outcome.remembered(state.memory, now=self._monotonic())
         state.stale = state.stale + 1 if outcome.stale else 0
         if decision.rest is not None:
             state.resting = Resting(decision.rest, seen)
         return stale_pause(state.stale) if outcome.stale else self._next(runtime, key, snapshot, decision, outcome)
+
+    def _sink_view(self, body: Obj | None) -> SinkView | None:
+        return None if self._sink is None or body is None else self._sink.view(body["metadata"]["uid"])
+
+    def _offer(self, runtime: Runtime, key: CacheKey) -> None:
+        """Hand the sink what stands in the status on the API server; a job is read when its event is sent."""
+        body = runtime.cache.policies.get(*key)
+        if self._sink is None or body is None or not (told := (body.get("status") or {}).get("events")):
+            return
+
+        def receipt(event: PendingEvent) -> dict[str, Any]:
+            job = runtime.cache.jobs.get(key.namespace, str(event.data.get("job"))) if "job" in event.data else None
+            # Another job of the same name is not the one that ended.
+            if job is None or job["metadata"]["uid"] != event.data.get("uid"):
+                return {}
+            status = job.get("status") or {}
+            return {name: status[name] for name in ("receipt", "attempts", "skipped") if name in status}
+
+        source = EventSource(plural=POLICY_PLURAL, namespace=key.namespace, name=key.name, uid=body["metadata"]["uid"])
+        events = EventsStatus.from_object(told)
+        self._sink.offer(source, events, render=receipt, notify=lambda: runtime.queue.add(key))
 
     def _rests(self, runtime: Runtime, key: CacheKey, state: PolicyState, seen: Seen) -> float | None:
         """Seconds until the policy has to be thought of again; None when it does not rest (any more). Its store is
@@ -323,7 +367,21 @@ class PolicyController:
             allowance=self._sharing.allowance(key),
             held_by=self._overlaps.held_by(key),
             hold=runtime.hold(),
+            sink=self._sink_view(runtime.cache.policies.get(*key)),
+            defaults=self._defaults,
+            defaulted=self._taken(runtime.cache.policies.get(*key)),
+            preview=state.preview,
+            proposed_held_by=self._proposed_held_by(key, policy, state),
         )
+
+    def _proposed_held_by(self, key: CacheKey, policy: CompactionPolicy | None, state: PolicyState) -> str:
+        """Return what keeps the policy from its store with the spec of a preview that has no answer yet."""
+        value = preview.asked(policy, state.memory) if policy is not None else ""
+        if policy is None or not value:
+            state.preview = None  # as large as a scan, and answered
+            return ""
+        changed = preview.proposed(policy, value, self._defaults)
+        return self._overlaps.would_hold(key, changed) if changed is not None else ""
 
     def _next(
         self, runtime: Runtime, key: CacheKey, snapshot: PolicySnapshot, decision: Decision, outcome: ExecutionResult
@@ -342,6 +400,8 @@ class PolicyController:
         self._sharing.give_up(key_of(body))
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
+        added = flattened(self._taken(body))
+        beside = f" (with {', '.join(added)} of the operator's configuration)" if added else ""
         try:
             before = CompactionPolicyStatus.from_object(body.get("status") or {})
         except ValidationError:
@@ -352,7 +412,7 @@ class PolicyController:
         conditions = conditions_for(
             before.conditions,
             reason=PolicyReason.INVALID_SPEC,
-            message=f"{where}: {problem['msg']}",
+            message=f"{where}: {problem['msg']}{beside}",
             observed_generation=generation,
             now=now,
         )
@@ -360,11 +420,16 @@ class PolicyController:
         after = before.model_copy(
             update={"conditions": conditions, "reason_since": since, "observed_generation": generation}
         )
+        if (view := self._sink_view(body)) is not None:
+            new = tuple(standing(before.conditions, conditions, now))
+            events = (before.events or NO_EVENTS).after(new, delivered=view.delivered)
+            after = after.model_copy(update={"events": before.events if events == NO_EVENTS else events})
         runtime.metrics.conditions.set(key_of(body), after.conditions)
         # Only a change is written: the watch brings each write back, and the policy is refused again.
         if after != before:
             answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
             runtime.cache.policies.upsert(answer)
+            self._offer(runtime, key_of(body))
             log.error("policy cannot be read", policy=str(key_of(body)), error=f"{where}: {problem['msg']}")
             for event in of_standing(before.conditions, after.conditions):
                 runtime.events.event(body, reason=event.reason, message=event.message, type=EventType.WARNING)

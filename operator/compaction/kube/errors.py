@@ -13,6 +13,10 @@ class KindsNotServedError(ConnectionConfigError):
     """The API server does not serve our kinds: their definitions are not applied, or it has not read them yet."""
 
 
+class OlderDefinitionsError(KindsNotServedError):
+    """The definitions that the API server serves lack fields that this operator writes, or have not been read yet."""
+
+
 class ClusterCommandError(CompactionError):
     """A command for a cluster cannot be carried out: no such object, no permission, no answer, not in this state."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import structlog
@@ -49,10 +49,10 @@ Uid = str
 
 
 class ParsedObjects(Generic[Model]):
-    """Models of API objects, parsed once per version."""
+    """Models of API objects, parsed once per version by `parse`, which raises ValidationError."""
 
-    def __init__(self, model: type[Model]) -> None:
-        self._model = model
+    def __init__(self, parse: Callable[[Obj], Model]) -> None:
+        self._read = parse
         self._known: dict[Uid, tuple[str, Model | ValidationError]] = {}
 
     def get(self, body: Obj) -> Model:
@@ -68,7 +68,7 @@ class ParsedObjects(Generic[Model]):
 
     def _parse(self, body: Obj) -> Model | ValidationError:
         try:
-            return self._model.from_object(body)
+            return self._read(body)
         except ValidationError as error:
             return error
 
@@ -245,6 +245,13 @@ class Overlaps:
         if mine is None:
             return ""
         owner = older_owner(mine, [self._claimants[other] for other in self._neighbours[key]])
+        return said(mine, owner) if owner is not None else ""
+
+    def would_hold(self, key: CacheKey, proposed: CompactionPolicy) -> str:
+        """As `held_by`, if the policy had the proposed spec."""
+        mine = Claimant.of(proposed)
+        others = [self._claimants[other] for other in self._places.near(mine.places) if other != key]
+        owner = older_owner(mine, others)
         return said(mine, owner) if owner is not None else ""
 
 

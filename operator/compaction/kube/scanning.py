@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 
 import structlog
 
 from compaction.api.enums import PolicyReason
-from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicySpec
 from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.reconcile.actions import RunStoreTask
+from compaction.core.reconcile.observations import PreviewScans
+from compaction.core.reconcile.preview import reads_alike
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
@@ -57,6 +61,30 @@ def scan(
             problem=problem,
         )
         return Sensed(reading, SWEEP_AGAIN)
+
+
+def preview(
+    open_store: Callable[[CompactionPolicySpec], StoreAdapter],
+    policy: CompactionPolicy,
+    task: RunStoreTask,
+    *,
+    asked: float,
+    clock: Callable[[], float],
+) -> PreviewScans:
+    """The scans of a preview, in a thread; never raises. They change nothing, and have stores of their own: what those
+    of the policy remember, and are doing, stays.
+    """
+    request = replace(request_of(task, 0, policy, asked=asked), recover=False)
+    assert task.proposed is not None, "a preview proposes a spec"
+
+    def found(spec: CompactionPolicySpec) -> ScanResult:
+        with closing(open_store(spec)) as store:
+            return scan(store, request, root=spec.store.location, before=None, clock=clock).reading
+
+    in_force = found(policy.spec)
+    # Of two scans the second one may find what has arrived in between: where one will do, there is one.
+    proposed = in_force if reads_alike(policy.spec, task.proposed) else found(task.proposed)
+    return PreviewScans(task.mark, policy.metadata.uid, policy.metadata.generation, in_force, proposed)
 
 
 def sweep(store: StoreAdapter, *, root: str, active: frozenset[tuple[str, int]]) -> Swept:

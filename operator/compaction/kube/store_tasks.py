@@ -10,11 +10,11 @@ from typing import Final
 import structlog
 
 from compaction.api.names import POLICY_KIND
-from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicySpec
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Rest, RunStoreTask, StoreTask
-from compaction.core.reconcile.observations import Allowance, Hold, Memory
+from compaction.core.reconcile.observations import Allowance, Hold, Memory, PreviewScans, SinkView
 from compaction.core.reconcile.store_work import pause
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.client.transport import Obj
@@ -22,7 +22,7 @@ from compaction.kube.informer.cache import CacheKey, ObjectCache
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import CleanupState
 from compaction.kube.replica.runtime import Runtime
-from compaction.kube.scanning import NOT_SWEPT, request_of, scan, sweep
+from compaction.kube.scanning import NOT_SWEPT, preview, request_of, scan, sweep
 from compaction.storage.adapter import Sensed, StoreAdapter, Swept
 
 # Idle policies: what a decision to do nothing depends on, and when the store is scanned meanwhile.
@@ -42,6 +42,7 @@ class Seen:
     allowance: Allowance
     held_by: str
     hold: Hold | None
+    sink: SinkView | None
 
     @classmethod
     def of(
@@ -53,10 +54,11 @@ class Seen:
         allowance: Allowance,
         held_by: str,
         hold: Hold | None = None,
+        sink: SinkView | None = None,
     ) -> Seen:
         """As it is now."""
         jobs, leases = tuple(cache.jobs_of(key)), tuple(cache.leases_of(key))
-        return cls(cache.policies.get(*key), jobs, leases, workers, allowance, held_by, hold)
+        return cls(cache.policies.get(*key), jobs, leases, workers, allowance, held_by, hold, sink)
 
     def is_same(self, other: Seen) -> bool:
         """Return whether nothing has changed since; bodies are compared by identity, as the cache keeps each version
@@ -72,6 +74,7 @@ class Seen:
             and self.allowance == other.allowance
             and self.held_by == other.held_by
             and self.hold == other.hold
+            and self.sink == other.sink
         )
 
 
@@ -109,6 +112,7 @@ class PolicyState:
     store_for: tuple[str, int] = ("", -1)
     cleanup: CleanupState = field(default_factory=CleanupState)
     resting: Resting | None = None
+    preview: PreviewScans | None = None
     stale: int = 0
     """How many times in a row a decision met a world that had moved on."""
 
@@ -126,16 +130,22 @@ class StoreTasks:
         self._open_store = open_store
         self._monotonic = monotonic
         self._threads = asyncio.Semaphore(STORE_TASKS)
+        # Of all policies one at a time: however many are asked for, three threads are left to what keeps stores small.
+        self._previews = asyncio.Semaphore(1)
 
     def open(self, state: PolicyState, policy: CompactionPolicy, runtime: Runtime) -> None:
         """The store as the current spec says; kept while the spec stays, for what it remembers."""
         wanted = (policy.metadata.uid, policy.metadata.generation)
         if state.store is None or state.store_for != wanted:
             close(state)
-            user = f"{POLICY_KIND}/{policy.metadata.name}"
-            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, user, monotonic=self._monotonic)
-            state.store = self._open_store(policy.spec, holder=f"coordinator {runtime.identity}", secrets=secrets)
+            state.store = self._opener(policy, runtime)(policy.spec)
             state.store_for = wanted
+
+    def _opener(self, policy: CompactionPolicy, runtime: Runtime) -> Callable[[CompactionPolicySpec], StoreAdapter]:
+        """Opens stores with the Secrets that are for the policy."""
+        user = f"{POLICY_KIND}/{policy.metadata.name}"
+        secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, user, monotonic=self._monotonic)
+        return lambda spec: self._open_store(spec, holder=f"coordinator {runtime.identity}", secrets=secrets)
 
     async def run(
         self,
@@ -147,7 +157,12 @@ class StoreTasks:
         *,
         asked: float,
     ) -> None:
-        """A scan or a sweep in a thread; whatever happens, the policy may start the next one when it is due."""
+        """A scan, a sweep or a preview in a thread; whatever happens, the policy may start the next one when it is
+        due.
+        """
+        if task.task is StoreTask.PREVIEW:
+            await self._preview(runtime, key, state, task, policy, asked=asked)
+            return
         store = state.store
         assert store is not None, "opened before any store task"
         root = policy.spec.store.location
@@ -167,6 +182,27 @@ class StoreTasks:
                     runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
                 else:
                     self._swept(key, state, NOT_SWEPT)
+        finally:
+            state.memory = store_work.ended(state.memory, task.task)
+            runtime.queue.add(key)
+
+    async def _preview(
+        self,
+        runtime: Runtime,
+        key: CacheKey,
+        state: PolicyState,
+        task: RunStoreTask,
+        policy: CompactionPolicy,
+        *,
+        asked: float,
+    ) -> None:
+        try:
+            # In this order: a preview that waits for another one holds no thread.
+            async with self._previews, self._threads:
+                opener = self._opener(policy, runtime)
+                state.preview = await asyncio.to_thread(
+                    preview, opener, policy, task, asked=asked, clock=self._monotonic
+                )
         finally:
             state.memory = store_work.ended(state.memory, task.task)
             runtime.queue.add(key)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -50,6 +52,28 @@ class SharedBucket(Protocol):
         """
 
 
+@dataclass(slots=True)
+class MovedBytes:
+    """The bytes that a piece of work has read and written so far, as it has asked its paces."""
+
+    read: int = 0
+    written: int = 0
+
+
+_counted_in: ContextVar[MovedBytes | None] = ContextVar("counted_in", default=None)
+
+
+@contextmanager
+def counting_bytes() -> Iterator[MovedBytes]:
+    """Count the bytes of the paces created inside, whichever threads call them."""
+    counted = MovedBytes()
+    token = _counted_in.set(counted)
+    try:
+        yield counted
+    finally:
+        _counted_in.reset(token)
+
+
 class Pace:
     """Called with a number of bytes before they are read or written; returns when they may be.
 
@@ -81,10 +105,11 @@ class Pace:
         self._lock = threading.Lock()
         self._shared = shared
         self._moved = moved
+        self._counted = _counted_in.get()
         self._ahead = 0  # bytes that were paid for and have not moved
         self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), self._clock())
 
-    def __call__(self, count: int) -> None:
+    def __call__(self, count: int, *, written: bool = False) -> None:
         self._look()
         if self._bucket is not None or self._shared is not None:
             with self._lock:
@@ -94,6 +119,10 @@ class Pace:
             while (left := deadline - self._clock()) > 0:
                 self._sleep(min(left, STEP_SECONDS))
                 self._look()
+        if self._counted is not None:
+            with self._lock:
+                self._counted.written += count if written else 0
+                self._counted.read += 0 if written else count
         if self._moved is not None:
             self._moved(count)
 
@@ -118,9 +147,4 @@ class Pace:
 
 
 UNLIMITED: Final = Pace()
-"""As fast as it goes, to the end."""
-
-
-def limited(shared: SharedBucket | None, moved: Callable[[int], None] | None = None) -> Pace:
-    """A pace that pays from a bucket and tells what it lets move; UNLIMITED itself where there is neither."""
-    return UNLIMITED if shared is None and moved is None else Pace(shared=shared, moved=moved)
+"""As fast as it goes, to the end; it counts nothing."""

@@ -17,13 +17,13 @@ from enum import StrEnum
 from typing import ClassVar, Final
 from weakref import WeakKeyDictionary
 
-from compaction.api.job.job_status import JobReport
+from compaction.api.job.job_status import JobReport, ResourceUsage
 from compaction.errors import CompactionError
 from compaction.registry import kind_of_job
-from compaction.storage.pace import TokenBucket
+from compaction.storage.pace import MovedBytes, TokenBucket, counting_bytes
 from compaction.storage.secrets import Secrets
 from compaction.worker.errors import JobStoppedError, LeaseLostError, RateBudgetError
-from compaction.worker.ports import Assignment, Engine, HeldLease, OpenRewriter
+from compaction.worker.ports import Assignment, Engine, HeldLease, Meter, OpenRewriter, TasksUsage
 
 # The runner of a job: the worker's side of a kind, found by the type of the job.
 
@@ -48,14 +48,59 @@ class Rewriter(ABC):
         """See `ports.JobRunner`."""
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RunnerOfAllKinds(Rewriter):
-    """Hands each job to the runner of its type, which is loaded with its first job."""
+    """Hands each job to the runner of its type, which is loaded with its first job. `meter`: the engine, where it knows
+    what tasks use.
+    """
+
+    meter: Meter | None = None
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`."""
         job_type = assignment.spec.kind
         opened: OpenRewriter = kind_of_job(job_type).doors.rewriters[job_type].open()
-        return opened(self.engine, holder=self.holder, secrets=self.secrets).run(assignment, lease)
+        runner = opened(self.engine, holder=self.holder, secrets=self.secrets)
+        if self.meter is None:
+            return runner.run(assignment, lease)
+        with metering(self.meter, lease, tag=attempt_tag(assignment.job_name, assignment.token)):
+            return runner.run(assignment, lease)
+
+
+def attempt_tag(job: str, token: int) -> str:
+    """Names an attempt, and its tasks in the engine."""
+    return f"{job}.{token}"
+
+
+# The usage of an attempt: of its tasks, and of its part of the driver.
+
+
+@contextmanager
+def metering(meter: Meter, lease: HeldLease, *, tag: str) -> Iterator[None]:
+    """Measure an attempt, however it ends: what it used is noted at its lease, and travels with its report. All that
+    the attempt does in the driver it does in the calling thread, or in tasks.
+    """
+    began = time.thread_time()
+    with counting_bytes() as moved:
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - began
+            lease.note_usage(_usage(meter.usage(tag), seconds, moved, meter.driver_peak_bytes))
+
+
+def _usage(tasks: TasksUsage | None, seconds: float, moved: MovedBytes, peak: int | None) -> ResourceUsage:
+    if tasks is None:
+        return ResourceUsage(driver_cpu_seconds=round(seconds, 3), driver_peak_bytes=peak)
+    return ResourceUsage(
+        driver_cpu_seconds=round(seconds + tasks.driver_seconds, 3),
+        executor_cpu_seconds=round(tasks.cpu_seconds, 3),
+        driver_peak_bytes=peak,
+        executor_peak_bytes=tasks.peak_bytes,
+        executor_heap_peak_bytes=tasks.heap_peak_bytes,
+        bytes_read=tasks.bytes_read + moved.read,
+        bytes_written=tasks.bytes_written + moved.written,
+    )
 
 
 # A job's lease as the worker knows it: held, lost, or to be given up.
@@ -81,6 +126,7 @@ class HeldJobLease:
         self._progress = 0
         self._granted = assignment.bytes_per_second
         self._taken = False
+        self.usage: ResourceUsage | None = None
 
     def __repr__(self) -> str:
         return f"JobLease({self.job_name} token {self.token})"
@@ -152,6 +198,10 @@ class HeldJobLease:
     def set_progress(self, percent: int) -> None:
         """See `ports.HeldLease`. Never goes backwards."""
         self._progress = max(self._progress, min(100, max(0, percent)))
+
+    def note_usage(self, usage: ResourceUsage) -> None:
+        """See `ports.HeldLease`."""
+        self.usage = usage
 
 
 # Events that a worker reacts to: one queue, three kinds of them.
@@ -370,8 +420,8 @@ class RewriteAttempt(ABC):
 
     @property
     def tag(self) -> str:
-        """Names this attempt, and its tasks in the engine."""
-        return f"{self.job_name}.{self.token}"
+        """See `attempt_tag`."""
+        return attempt_tag(self.job_name, self.token)
 
     def run(self) -> JobReport:
         """Do what can be done and say what was.

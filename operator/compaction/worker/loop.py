@@ -187,7 +187,7 @@ class Worker:
         """One job in its own thread: run, deliver the report, release the slot."""
         structlog.contextvars.bind_contextvars(job=lease.job_name, token=lease.token)
         try:
-            report = self._attempt(lease)
+            report = self._attempt(lease).model_copy(update={"usage": lease.usage})
             log.info("attempt over", outcome=report.outcome.value, reason=report.reason, message=report.message)
             # Another attempt owns the Lease, or it is gone: a report there would be ignored, or would fail as a
             # conflict.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from compaction.api.job.job import CompactionJobSpec
-from compaction.api.job.job_status import JobReport
+from compaction.api.job.job_status import JobReport, ResourceUsage
 from compaction.storage.secrets import Secrets
 
 # The port of a rewrite to the engine that runs its tasks: Spark (spark/session.py), or a thread pool in tests.
@@ -18,8 +18,26 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class TasksUsage:
+    """CPU time, memory and bytes of the tasks of an attempt, in executors; `driver_seconds`: the CPU time of handing
+    them out and of taking their results. `peak_bytes`: of the process of a task that had most, `heap_peak_bytes`: of an
+    executor's JVM.
+    """
+
+    tasks: int = 0
+    cpu_seconds: float = 0.0
+    driver_seconds: float = 0.0
+    peak_bytes: int | None = None
+    heap_peak_bytes: int | None = None
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
 class Engine(Protocol):
-    """Runs independent tasks, each identified by the tag of the attempt it belongs to."""
+    """Runs independent tasks, each identified by a tag: that of the attempt it belongs to, alone or with a part of its
+    own behind a slash.
+    """
 
     @property
     def parallelism(self) -> int:
@@ -38,6 +56,19 @@ class Engine(Protocol):
 
     def cancel(self, tag: str) -> None:
         """Stop all tasks with this tag, running or not yet begun, and wait until none is left."""
+
+
+class Meter(Protocol):
+    """An engine that knows what its tasks use."""
+
+    def usage(self, tag: str) -> TasksUsage | None:
+        """Return what the tasks of the attempt with this tag have used, once they are over; it is forgotten then. None
+        when a task of them could not say.
+        """
+
+    @property
+    def driver_peak_bytes(self) -> int | None:
+        """The most memory that the driver has had since its start; None when the system does not say."""
 
 
 # Progress of a job, by bytes of the sources that are settled (committed or given up).
@@ -182,6 +213,9 @@ class HeldLease(Protocol):
 
     def set_progress(self, percent: int) -> None:
         """Record how far the job is (0 to 100); travels with the next renewal."""
+
+    def note_usage(self, usage: ResourceUsage) -> None:
+        """Record what the attempt has used; travels with its report."""
 
 
 class JobRunner(Protocol):

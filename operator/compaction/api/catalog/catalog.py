@@ -30,8 +30,10 @@ from compaction.api.base import (
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Outcome, Reason, Stage, Trigger
 from compaction.api.conditions import Condition
+from compaction.api.events import EventsStatus
 from compaction.api.names import API_VERSION, CATALOG_KIND, CATALOG_PLURAL
 from compaction.api.policy.store import PolicyStanding
+from compaction.api.preview import BeginStatus, PreviewStatus
 from compaction.api.requests import RequestStatus
 
 # `status` of a CatalogCompaction: how long the history is, who pins it since when, and how the last round ended.
@@ -160,6 +162,47 @@ class RoundRecord(ApiModel):
     """Bytes of updates that its snapshot replaced, less those of the snapshot."""
 
 
+class PreviewedCut(ApiModel):
+    """What one of two specs would do in a round now."""
+
+    reason: Word
+    """How the attempt to cut history would end, in one word, such as Compacted, Transaction or MissingPartition."""
+    message: Message = ""
+    """Message for a person: what would be cut, or what stands in the way."""
+    participant: Subject = ""
+    """Name of the participant that the reason is about."""
+    subject: Subject = ""
+    """The partition, index, table or zone that the reason is about."""
+    earliest_version: Count | None = None
+    """First version that the log would have then. Empty when the log could not be read."""
+    latest_version: Count | None = None
+    """Last version that the log has."""
+    versions: Count = 0
+    """Number of versions that would be cut."""
+    bytes: Count = 0
+    """Bytes of updates that the snapshot would replace, less its own."""
+    required_time: RequiredTime | None = None
+    """From which time on the catalog is needed, and who needs it. Empty while that is not known."""
+    low_watermark: HybridTime | None = None
+    """Low watermark that the coordinator would have."""
+    begins: BeginStatus
+    """When the cut would be made."""
+
+
+class CatalogPreview(PreviewStatus):
+    """What a proposed spec of the catalog would do now, beside what the spec in force would. Nothing is claimed, cut or
+    propagated for it."""
+
+    participants: Count = 0
+    """Number of participants that were asked."""
+    answered: Count = 0
+    """Number of participants that have answered."""
+    in_force: PreviewedCut | None = None
+    """What the spec in force would do, by the same answers. Empty when the preview was refused."""
+    proposed: PreviewedCut | None = None
+    """What the proposed spec would do. Empty when the preview was refused."""
+
+
 class CatalogCompactionStatus(ApiModel):
     """What the operator last saw and did."""
 
@@ -206,6 +249,8 @@ class CatalogCompactionStatus(ApiModel):
     newest last."""
     next_run_time: Timestamp | None = None
     """Time at which the next round begins, when nothing begins one earlier."""
+    events: EventsStatus | None = None
+    """Events for the sink of the operator's configuration. Empty without a sink."""
     last_handled_run_now: Mark = ""
     """Value of the annotation compaction.dev/run-now that was last answered (its SHA-256, if it is long)."""
     run_now: RequestStatus | None = None
@@ -214,6 +259,10 @@ class CatalogCompactionStatus(ApiModel):
     """Value of the annotation compaction.dev/scan that was last answered (its SHA-256, if it is long)."""
     scan: RequestStatus | None = None
     """What came of that request: how the round would have ended, in which nothing was cut."""
+    last_handled_preview: Mark = ""
+    """Value of the annotation compaction.dev/preview that was last answered (its SHA-256, if it is long)."""
+    preview: CatalogPreview | None = None
+    """What the spec in that annotation would do, as of the time of the answer."""
     participants: Annotated[
         tuple[ParticipantStatus, ...],
         Field(max_length=MAX_PARTICIPANTS),

@@ -220,5 +220,5 @@ class Processes:
         return ended if self.remembered is None else ended.triggered(self.remembered)
 
     def runs(self, process: Process) -> bool:
-        """Whether this process has begun and not ended."""
+        """True once this process has begun, until it ends."""
         return process in self.running

@@ -5,15 +5,17 @@ models.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
 
 from compaction.api.base import FREE_FORM, LIST_TYPE, ApiModel, PrinterColumn, ResourceInfo
 from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import CATEGORY, GROUP, VERSION
+from compaction.api.policy.configuration import PolicyDefaults
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.printing import INT64_MAX
 
@@ -64,6 +66,9 @@ def structural_schema(model: type[ApiModel]) -> Schema:
     status["default"] = {"observedGeneration": -1}
     spec = _convert(properties["spec"], definitions)
     spec.pop("default", None)
+    if model is CompactionPolicy:
+        open_fields = PolicyDefaults.model_json_schema(mode="serialization", by_alias=True)
+        _leave_open(spec, _convert(open_fields, open_fields.get("$defs", {})))
     schema = {
         "description": _prose(model.__doc__ or ""),
         "type": "object",
@@ -149,6 +154,25 @@ def _drop_defaults(node: Schema, *, keep_own: bool = False) -> None:
         _drop_defaults(child)
 
 
+def _leave_open(spec: Schema, defaults: Schema) -> None:
+    """Remove the defaults of fields that an installation may fill in, and say in their place what
+    is built in: the API server would write them into each policy, as if its owner had.
+    """
+    for name, below in defaults["properties"].items():
+        field = spec["properties"][name]
+        built_in = field.get("default")
+        if "properties" in below:
+            _leave_open(field, below)
+            # A parent with a default is there for those of its children; without them it says nothing.
+            if not any("default" in child for child in field["properties"].values()):
+                field.pop("default", None)
+            continue
+        field.pop("default", None)
+        # Of what is empty the description says what its absence means.
+        if built_in not in (None, "", [], {}):
+            field["description"] += f" Without it, that of the operator's configuration, else {built_in}."
+
+
 def _prose(text: str) -> str:
     """A docstring as one line per paragraph: terminals wrap `kubectl explain` themselves."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
@@ -230,3 +254,65 @@ class _NoAliases(yaml.CSafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+# What a definition that is served lacks. An API server drops fields that its definition does not have, and says
+# nothing of it: an answer that was never stored is given again and again, and a request that counts once may be carried
+# out twice (docs/adr/0355-no-work-with-older-definitions.md).
+
+OPENAPI_PATH: Final = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+"""Where the API server describes them to every user."""
+_WALKED: Final = ("spec", "status")
+"""What else an object has is of every kind."""
+
+
+def served_schemas(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Schemas by kind in the answer of OPENAPI_PATH."""
+    return {
+        kind["kind"]: schema
+        for schema in document.get("components", {}).get("schemas", {}).values()
+        for kind in schema.get("x-kubernetes-group-version-kind", ())
+    }
+
+
+def lacking_fields(resource: Resource, served: Mapping[str, Any]) -> str:
+    """Name what a schema lacks of the fields that this program knows, "" when nothing: `status.history and 3 more`."""
+    there = set(fields_of_schema(served))
+    lacking = sorted(field for field in fields_of_model(resource) if field not in there)
+    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return lacking[0] + more if lacking else ""
+
+
+def fields_of_model(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Yield the paths of all fields below `spec` and `status`: `status.plan.hash`, `status.waits[].reason`.
+
+    The schema of the definition has the same; to make it takes a hundred times as long, and the sources of the models.
+    """
+    for name, field in (model.model_fields | model.model_computed_fields).items():
+        alias = field.alias or name
+        if path or alias in _WALKED:
+            here = f"{path}.{alias}" if path else alias
+            yield here
+            yield from _fields_below(getattr(field, "annotation", None), here)
+
+
+def _fields_below(annotation: Any, path: str) -> Iterator[str]:
+    origin = get_origin(annotation)
+    if isinstance(annotation, type) and origin is None:
+        if issubclass(annotation, BaseModel):
+            yield from fields_of_model(annotation, path)
+    elif not (isinstance(origin, type) and issubclass(origin, Mapping)):
+        inner = f"{path}[]" if origin in (tuple, list) else path
+        for argument in get_args(annotation):
+            yield from _fields_below(argument, inner)
+
+
+def fields_of_schema(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the same paths of a schema."""
+    for name, inner in (schema.get("properties") or {}).items():
+        if path or name in _WALKED:
+            here = f"{path}.{name}" if path else name
+            yield here
+            yield from fields_of_schema(inner, here)
+    if isinstance(items := schema.get("items"), Mapping):
+        yield from fields_of_schema(items, f"{path}[]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, ValidationError, computed_field
 
@@ -38,6 +38,49 @@ SourceName = Annotated[str, StringConstraints(max_length=400)]
 Fingerprint = Annotated[str, StringConstraints(max_length=128)]
 
 
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class ResourceUsage(ApiModel):
+    """CPU time, memory and bytes of work, in the driver and in executors. A figure that could not be measured is
+    absent, never 0."""
+
+    driver_cpu_seconds: Seconds | None = None
+    """CPU seconds of the attempt in the driver's Python process: planning, handing out tasks, committing."""
+    executor_cpu_seconds: Seconds | None = None
+    """CPU seconds of the tasks: of their Python processes, and of the threads of executors' JVMs that served them.
+    Absent when a task ended without its figures, as one that was stopped or whose process died."""
+    driver_peak_bytes: Count | None = None
+    """Most memory of the driver since its start: of its Python process and of its JVM, each at its peak. Several jobs
+    may have run in it."""
+    executor_peak_bytes: Count | None = None
+    """Most memory of the Python process of a task."""
+    executor_heap_peak_bytes: Count | None = None
+    """Most heap of an executor's JVM that Spark has seen while tasks ran; absent for tasks that are shorter than its
+    looks."""
+    bytes_read: Count | None = None
+    """Bytes of the store that were read, to prove what was written as well."""
+    bytes_written: Count | None = None
+    """Bytes that were written to the store."""
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds of driver and executors; None when those of one of the two are not known."""
+        if self.driver_cpu_seconds is None or self.executor_cpu_seconds is None:
+            return None
+        return round(self.driver_cpu_seconds + self.executor_cpu_seconds, 3)
+
+    def plus(self, other: Self | None) -> Self:
+        """Return the usage of both: sums, and of peaks the higher one. A figure that one lacks is the other's."""
+        if other is None:
+            return self
+        found = {}
+        for name in type(self).model_fields:
+            known = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            found[name] = None if not known else max(known) if "peak" in name else round(sum(known), 3)
+        return type(self)(**found)
+
+
 class AttemptStatus(ApiModel):
     """One assignment of the job to a worker."""
 
@@ -61,6 +104,8 @@ class AttemptStatus(ApiModel):
     """Reason for the outcome in one word."""
     message: Message = ""
     """Message for a person: what happened."""
+    usage: ResourceUsage | None = None
+    """CPU time, memory and bytes of the attempt. Absent when its worker did not report them, as one that was killed."""
 
 
 class SkippedSource(ApiModel):
@@ -174,7 +219,7 @@ class JobReceipt(ApiModel):
         list_map("name"),
     ] = ()
     """What made reads slow, before the job and after it, as numbers that the kind of store adds."""
-    seconds: Annotated[float, Field(ge=0)] = 0.0
+    seconds: Seconds = 0.0
     """Seconds of work in the attempts that committed."""
     committed_at: Timestamp | None = None
     """Time of the last commit."""
@@ -183,6 +228,8 @@ class JobReceipt(ApiModel):
 
     metarange: MetarangeReceipt | None = None
     """What became of the tree of a branch, in a job of kind MetarangeRewrite."""
+    usage: ResourceUsage | None = None
+    """Usage of all attempts of the job whose worker has reported it, failed ones too."""
 
     @property
     def commits(self) -> frozenset[str]:
@@ -237,6 +284,8 @@ class CompactionJobStatus(ApiModel):
     """Sources that were left as they are, with the reason."""
     receipt: JobReceipt | None = None
     """Proof of what was committed."""
+    usage: ResourceUsage | None = None
+    """Usage of all attempts whose worker has reported it; those that are not listed any more count, too."""
 
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=8)] | None)  # type: ignore[prop-decorator]
     @property
@@ -284,6 +333,8 @@ class JobReport(ApiModel):
     """Sources that were left alone because they are damaged."""
     receipt: JobReceipt | None = None
     """What was committed, over all attempts of the job."""
+    usage: ResourceUsage | None = None
+    """CPU time, memory and bytes of the attempt."""
 
     def to_json(self) -> str:
         """The value of the annotation `compaction.dev/report`."""

@@ -1,6 +1,7 @@
 """`spec` of a CompactionPolicy: what to compact, when, how much at once, by whom.
 
-Every default stands in the schema, so `kubectl get -o yaml` shows the policy that is in force.
+Defaults stand in the schema, except those of fields that an installation may fill in (`api.policy.configuration`):
+`kubectl get -o yaml` shows the policy that is in force in its spec, and in `status.defaults`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ waits for.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, computed_field
 
@@ -17,6 +17,7 @@ from compaction.api.base import (
     Timestamp,
     Word,
     cutting,
+    free_form,
     keeping_first,
     keeping_last,
     list_atomic,
@@ -25,7 +26,9 @@ from compaction.api.base import (
 )
 from compaction.api.conditions import Condition
 from compaction.api.enums import PlanApproval, WorkerState
+from compaction.api.events import EventsStatus
 from compaction.api.policy.store import StoreName
+from compaction.api.preview import BeginStatus, PreviewStatus
 from compaction.api.requests import RequestStatus, RunNowStatus
 from compaction.api.text.printing import format_age, format_bytes
 
@@ -296,6 +299,8 @@ class CountedJob(ApiModel):
     """Bytes of it that bytesReclaimed contains."""
     succeeded: bool = False
     """Whether it is counted in succeeded."""
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None
+    """CPU seconds of it that cost contains. Absent when none of its attempts has reported them."""
 
 
 class WorkerStatus(ApiModel):
@@ -328,6 +333,8 @@ class RunRecord(ApiModel):
     """Time at which the plan was approved. Empty with approval: Auto."""
     approved_by: Annotated[str, StringConstraints(max_length=253), cutting(253)] = ""
     """Who approved it, as the annotation compaction.dev/approved-by claimed."""
+    debt_bytes: Count | None = None
+    """Debt of the store when it began, as in status.debt. Absent when no scan has determined it."""
     jobs: Count = 0
     """Number of jobs. Those that neither succeeded nor are parked when the run has ended were given up."""
     succeeded: Count = 0
@@ -342,10 +349,105 @@ class RunRecord(ApiModel):
     """Bytes that the jobs have reclaimed, also those that are parked."""
     seconds: Annotated[float, Field(ge=0)] = 0.0
     """Seconds of work in the attempts that committed, of all jobs together."""
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None
+    """CPU seconds of drivers and executors, of all attempts of the jobs that have reported them, failed ones too.
+    Absent when none has."""
+    driver_peak_bytes: Count | None = None
+    """Most memory that a driver of these jobs had."""
+    executor_peak_bytes: Count | None = None
+    """Most memory that the Python process of a task of these jobs had."""
     work: Annotated[
         tuple[PlannedWork, ...], Field(max_length=MAX_PLANNED_WORK), keeping_first(MAX_PLANNED_WORK), list_atomic()
     ] = ()
     """Jobs of a plan that was approved, the largest gain first, until the run has ended; at most 64."""
+
+
+class PolicyCost(ApiModel):
+    """CPU time of the policy's finished jobs whose workers have reported it, and the bytes that these jobs have
+    reclaimed."""
+
+    cpu_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """CPU seconds of drivers and executors, of all attempts of the jobs, failed ones too."""
+    bytes_reclaimed: Count = 0
+    """Bytes that these jobs have reclaimed, without those of jobs whose CPU time is not known."""
+
+    @computed_field(return_type=Count | None)  # type: ignore[prop-decorator]
+    @property
+    def gain_per_cpu_second(self) -> int | None:
+        """Bytes reclaimed for each CPU second. Empty until a CPU second was used."""
+        return round(self.bytes_reclaimed / self.cpu_seconds) if self.cpu_seconds else None
+
+
+# The answer to a preview: two columns of the same moment, and where they differ.
+
+MAX_PREVIEWED_WORK = 16
+MAX_DIFFERENCES = 32
+MAX_PREVIEWED_ERRORS = 16
+
+
+class PreviewedPlan(ApiModel):
+    """What one of two specs would do now."""
+
+    plan: PlanStatus
+    """The plan: jobs, cost, gain, and why other candidates are left out; of its jobs those with the largest gain, at
+    most 16. A suspension and a schedule are not taken into account: begins says them."""
+    sources: Count = 0
+    """Number of sources that its jobs rewrite or drop."""
+    targets: Count = 0
+    """Number of targets that its jobs are of."""
+    begins: BeginStatus
+    """When its jobs would be started."""
+    debt_bytes: Count = 0
+    """Bytes of debt, as in status.debt."""
+    debt_sources: Count = 0
+    """Number of sources in the debt."""
+    target_errors: Annotated[
+        tuple[TargetError, ...],
+        Field(max_length=MAX_PREVIEWED_ERRORS),
+        keeping_first(MAX_PREVIEWED_ERRORS),
+        list_atomic(),
+    ] = ()
+    """Targets that could not be planned; at most 16."""
+
+
+class PlannedSum(ApiModel):
+    """The jobs of one target in a plan."""
+
+    jobs: Count = 0
+    """Number of jobs."""
+    cost_bytes: Count = 0
+    """Bytes that they would copy."""
+    gain_bytes: Count = 0
+    """Bytes that they would reclaim."""
+    reason: Word = ""
+    """Why the target has no job, such as BelowThreshold. Empty when it has one, or is not selected at all."""
+
+
+class TargetDifference(ApiModel):
+    """A target of which the two plans do not do the same."""
+
+    target: Path
+    """Target of the jobs."""
+    in_force: PlannedSum
+    """What the spec in force does with it."""
+    proposed: PlannedSum
+    """What the proposed spec does with it."""
+
+
+class PolicyPreview(PreviewStatus):
+    """What a proposed spec of the policy would do now, beside what the spec in force would."""
+
+    in_force: PreviewedPlan | None = None
+    """What the spec in force would do, by a scan of the same moment. Empty when the preview was refused."""
+    proposed: PreviewedPlan | None = None
+    """What the proposed spec would do. Empty when the preview was refused."""
+    differences: Annotated[
+        tuple[TargetDifference, ...], Field(max_length=MAX_DIFFERENCES), keeping_first(MAX_DIFFERENCES), list_atomic()
+    ] = ()
+    """Targets of which the plans do not do the same, those with the largest difference of the gain first; at most
+    32."""
+    differing: Count = 0
+    """Number of such targets."""
 
 
 class EvictedJob(ApiModel):
@@ -414,6 +516,8 @@ class CompactionPolicyStatus(ApiModel):
     """Time at which the last job succeeded."""
     bytes_reclaimed: Count = 0
     """Bytes that jobs have reclaimed since the policy was created."""
+    cost: PolicyCost | None = None
+    """CPU time of the finished jobs, and their gain. Empty until one of them has reported it."""
     counted: Annotated[tuple[CountedJob, ...], Field(max_length=MAX_COUNTED), list_map("job")] = ()
     """Finished jobs that still exist and are in the totals (succeeded, bytesReclaimed), so that none is counted
     twice."""
@@ -455,6 +559,10 @@ class CompactionPolicyStatus(ApiModel):
     """Bytes per second that the running jobs may read and write together. Empty without limits.bytesPerSecond."""
     released: Mark = ""
     """Value of the annotation compaction.dev/release that was last acted upon (its SHA-256, if it is long)."""
+    defaults: Annotated[dict[str, Any], Field(max_length=16), free_form()] = Field(default_factory=dict)
+    """Fields that the spec does not set and the operator's configuration does: together they are the spec in force."""
+    events: EventsStatus | None = None
+    """Events for the sink of the operator's configuration. Empty without a sink."""
     last_handled_run_now: Mark = ""
     """Value of the annotation compaction.dev/run-now that was last answered (its SHA-256, if it is long)."""
     run_now: RunNowStatus | None = None
@@ -463,6 +571,10 @@ class CompactionPolicyStatus(ApiModel):
     """Value of the annotation compaction.dev/scan that was last answered (its SHA-256, if it is long)."""
     scan: RequestStatus | None = None
     """What came of that request."""
+    last_handled_preview: Mark = ""
+    """Value of the annotation compaction.dev/preview that was last answered (its SHA-256, if it is long)."""
+    preview: PolicyPreview | None = None
+    """What the spec in that annotation would do, as of the time of the answer."""
     approved: Annotated[str, StringConstraints(max_length=64)] = ""
     """Hash of the newest plan that was carried out because the annotation compaction.dev/approve named it."""
 

@@ -126,7 +126,7 @@ class DynamicAllocation(ApiModel):
 
     RULES = (
         Rule(
-            cel="self.minExecutors <= self.maxExecutors",
+            cel="!has(self.minExecutors) || self.minExecutors <= self.maxExecutors",
             message="must not be smaller than minExecutors",
             holds=lambda allocation: allocation.min_executors <= allocation.max_executors,
             field=".maxExecutors",
@@ -195,10 +195,29 @@ def _strange(conf: Mapping[str, str]) -> list[str]:
     return [key for key in conf if key.startswith("spark.") and key != "spark.master" and not re.match(_SETTINGS, key)]
 
 
+OF_PODS: Final = frozenset(
+    {
+        "image",
+        "imagePullPolicy",
+        "imagePullSecrets",
+        "serviceAccountName",
+        "executor",
+        "dynamicAllocation",
+        "nodeSelector",
+        "tolerations",
+        "priorityClassName",
+        "queueName",
+        "envFromSecrets",
+        "secretVolumes",
+    }
+)
+"""Fields that are refused where launcher is process."""
+
+
 def _of_pods(member: str, left_out: str, given: Callable[[WorkersSpec], object]) -> Rule:
     """A field about pods says nothing to workers that are processes. `left_out`: CEL for its being at its default."""
     return Rule(
-        cel=f"self.launcher != 'process' || !has(self.{member}) || {left_out}",
+        cel=f"!has(self.launcher) || self.launcher != 'process' || !has(self.{member}) || {left_out}",
         message="is for workers in pods, and launcher is process: leave it out, or choose another launcher",
         holds=lambda workers: workers.launcher is not LauncherType.PROCESS or not given(workers),
         field=f".{member}",
@@ -219,7 +238,7 @@ class WorkersSpec(ApiModel):
     that Spark operator), pod (a driver pod, made directly), or auto: kubeflow where the cluster serves it, else apache,
     else pod when the operator runs in a pod itself, else process."""
     image: Annotated[str, StringConstraints(max_length=512)] = ""
-    """Image of driver and executor pods. Without it, the one the operator was installed with."""
+    """Image of driver and executor pods. Without it, the one of the operator's configuration."""
     image_pull_policy: ImagePullPolicy | None = None
     """When the image is pulled. Without it, always for the tag latest, else when the node does not have it."""
     image_pull_secrets: ImagePullSecrets = ()
@@ -286,7 +305,11 @@ class WorkersSpec(ApiModel):
             f"self.serviceAccountName == '{WORKER_SERVICE_ACCOUNT}'",
             lambda workers: workers.service_account_name != WORKER_SERVICE_ACCOUNT,
         ),
-        _of_pods("executor", "self.executor.instances == 0", lambda workers: workers.executor.instances),
+        _of_pods(
+            "executor",
+            "!has(self.executor.instances) || self.executor.instances == 0",
+            lambda workers: workers.executor.instances,
+        ),
         _of_pods("dynamicAllocation", "false", lambda workers: workers.dynamic_allocation),
         _of_pods("nodeSelector", "size(self.nodeSelector) == 0", lambda workers: workers.node_selector),
         _of_pods("tolerations", "size(self.tolerations) == 0", lambda workers: workers.tolerations),

@@ -47,6 +47,17 @@ def format_work(cost_bytes: int, gain_bytes: int) -> str:
     return f"copy {format_bytes(cost_bytes)}{gain}"
 
 
+def format_cpu(seconds: float) -> str:
+    """CPU time: `0.42s`, `12.3s`, and from a minute on as a length of time, `2m10s`."""
+    return format_age(seconds) if seconds >= 60 else f"{seconds:.3g}s"
+
+
+def format_cost(cpu_seconds: float, gain: int | None) -> str:
+    """The cost of work: `12.3s of CPU, 34Mi reclaimed per CPU second`; `gain` in bytes, None while not known."""
+    reclaimed = f", {format_bytes(gain)} reclaimed per CPU second" if gain is not None else ""
+    return f"{format_cpu(cpu_seconds)} of CPU{reclaimed}"
+
+
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
 

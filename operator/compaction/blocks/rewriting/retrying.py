@@ -31,7 +31,7 @@ from compaction.blocks.rewriting.task import (
 from compaction.errors import CompactionError
 from compaction.storage.errors import StorageError
 from compaction.storage.objects.store import ObjectStorage
-from compaction.storage.pace import SharedBucket, limited
+from compaction.storage.pace import Pace, SharedBucket
 from compaction.unexpected import lack_of
 from compaction.worker.ports import Engine, HeldLease, JobProgress
 from compaction.worker.tasks import ObjectsPlace, run_tasks
@@ -62,7 +62,7 @@ Examined = Sound | MergeFailure
 
 def run_examination(task: ExamineTask) -> Examined:
     """Read a source to its end. A failure without a culprit is of the store as a whole."""
-    pace = limited(task.budget)
+    pace = Pace(shared=task.budget)
     source = task.source
     try:
         objects = task.store.open()
@@ -156,7 +156,7 @@ class RewriteRounds:
                 self.failures = tuple(of_culprit(culprit) for culprit in self.culprits.values())
                 return None
             work = self._plan(sources)
-            tag = f"{self.attempt}.{number}"
+            tag = f"{self.attempt}/{number}"
             progress = JobProgress(_STEPS, self.lease.set_progress)
             outcome = merge_blocks(
                 work,
@@ -211,7 +211,7 @@ class RewriteRounds:
             self.engine,
             self.lease,
             store=self.place,
-            tag=f"{tag}.look",
+            tag=f"{tag}/look",
             budget=self.budget,
         )
         # Before any source is accused: a failure of the store says nothing about sources.

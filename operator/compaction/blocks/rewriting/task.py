@@ -41,7 +41,7 @@ from compaction.storage.errors import (
     StorageError,
 )
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
-from compaction.storage.pace import UNLIMITED, Pace, SharedBucket, limited
+from compaction.storage.pace import UNLIMITED, Pace, SharedBucket
 from compaction.unexpected import defect, lack_of
 from compaction.worker.tasks import ObjectsPlace, Teller
 
@@ -59,7 +59,7 @@ class PacedFile(io.FileIO):
     def read(self, size: int | None = -1, /) -> bytes:
         left = max(0, self._size - self.tell())
         length = left if size is None or size < 0 else min(size, left)
-        self._pace(length)
+        self._pace(length, written=True)  # what is read here goes to the store
         return super().read(length) or b""
 
 
@@ -216,7 +216,7 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 
 def run_merge(task: MergeTask) -> TaskResult:
     """Merge, upload, prove. A source that is not sorted as it says is sorted first, in a second attempt."""
-    pace = limited(task.budget)
+    pace = Pace(shared=task.budget)
     try:
         return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:
@@ -270,7 +270,8 @@ def _merge(task: MergeTask, objects: ObjectStorage, pace: Pace) -> MergedPart:
         if result.written.rows == 0 and task.said.parts == 1:
             return MergedPart(task.output, 0, result, time.monotonic() - began, 0.0)
         size = path.stat().st_size
-        if pace is UNLIMITED:
+        if task.budget is None:
+            pace(size, written=True)
             objects.put(task.output, path)
         else:
             with PacedFile(path, pace) as data:

@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, TextIO
 
 import click
 
-from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, ProcessStatus
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogPreview, ProcessStatus
 from compaction.api.catalog.reasons import OUTCOMES, Ended, Outcome
 from compaction.api.manifests import load_secrets, objects_of
 from compaction.api.names import CATALOG_KIND
+from compaction.api.requests import RequestOutcome
 from compaction.api.text.printing import format_bytes, plural, printable
 from compaction.catalogs.running import LocalCatalog
 from compaction.cli.lazy import report
@@ -24,6 +26,7 @@ from compaction.cli.local.policy_file import path_of, version_of
 from compaction.cli.local.run import StopSignals
 from compaction.cli.local.run_view import RunOptions
 from compaction.cli.output import OutputFormat, emit, print_pairs
+from compaction.cli.previews import show_previews
 from compaction.errors import CompactionError, InvalidManifestError
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 
@@ -70,6 +73,7 @@ class CatalogFile:
         self._mounted = DirectorySecrets(str(secrets_dir)) if secrets_dir is not None else None
         self._lock = Lock()
         self._path = path_of(source)
+        self.source = source.name
         self._seen = version_of(self._path)
         try:
             self._catalogs, self._given = _read(text, source.name)
@@ -130,6 +134,23 @@ def run_catalogs(file: CatalogFile, options: RunOptions) -> list[str]:
         both = [item for item in (status.compaction, status.propagation) if item is not None and item.outcome in _WRONG]
         problems += dict.fromkeys(f"{name}: {item.reason}: {item.message}" for item in both)
     _show(found, options.output)
+    return problems
+
+
+def compare_catalogs(before: CatalogFile, file: CatalogFile, options: RunOptions) -> list[str]:
+    """Show what catalogs would do, beside those of the same names in another file; returns what is wrong, by lines."""
+    problems: list[str] = []
+    found: list[tuple[CatalogPreview, dict[str, str]]] = []
+    for name in file.names:
+        proposed = file.catalog(name)
+        if proposed is None or name not in before.names:
+            problems.append(f"{name}: the file of --against holds no CatalogCompaction of this name")
+            continue
+        preview = asyncio.run(_catalog(before, name, replace(options, dry_run=False)).preview(proposed.spec))
+        found.append((preview, {"catalog": name, "file": file.source}))
+        if preview.outcome is RequestOutcome.REFUSED:
+            problems.append(f"{name}: {preview.reason}: {preview.message}")
+    show_previews(found, options.output)
     return problems
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec, CatalogReference
 from compaction.api.catalog.reasons import Ended, Finding, Processes, Reason
-from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Unanswered
+from compaction.catalogs.compaction.round import ParticipantAnswer, Pin, Round, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
@@ -29,6 +29,8 @@ class RoundWork(StrEnum):
     """Save a snapshot with the token of the round."""
     SEND = "send"
     """Send the minimum to all participants."""
+    PREVIEW = "preview"
+    """Ask the participants and read the log for a preview: nothing is claimed, cut or sent."""
 
 
 # The coordinator's memory of a catalog between two reconciles. A restart loses the round that runs, and begins another:
@@ -46,7 +48,7 @@ class CatalogMemory:
     which outlives a write that met another version; None until something is. `reference`: the log of the last round.
     `requests`: values of the requests (run now, scan) that have begun a round, or are remembered for the next;
     `answering` those that the round that runs will answer. `figures_only`: it was begun by a scan, and cuts nothing.
-    `cut_before`: versions and bytes that were cut in all when it began.
+    `cut_before`: versions and bytes that were cut in all when it began. `preview`: what is asked for a preview now.
     """
 
     generation: int = -1
@@ -63,6 +65,7 @@ class CatalogMemory:
     answering: tuple[str, str] = ("", "")
     figures_only: bool = False
     cut_before: tuple[int, int] = (0, 0)
+    preview: PreviewRound | None = None
 
 
 # The decision of a reconcile of a catalog. Plain data; `catalogs/operator` carries it out: work begins, then the status
@@ -109,7 +112,20 @@ class SendMinimum:
     token: int
 
 
-Task = Ask | ReadLog | SaveSnapshot | SendMinimum
+@dataclass(frozen=True, slots=True)
+class PreviewRound:
+    """Ask the participants, read the log, and decide with both specs, which name the same of either. `watermarks`: the
+    low watermark of a round with each. `mark` and `generation`: of the request, and of the spec in force.
+    """
+
+    spec: CatalogCompactionSpec
+    proposed: CatalogCompactionSpec
+    watermarks: tuple[int, int]
+    mark: str
+    generation: int
+
+
+Task = Ask | ReadLog | SaveSnapshot | SendMinimum | PreviewRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +196,30 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class CutForecast:
+    """How an attempt to cut history would end. `earliest` and `latest`: versions that the log would have; `versions`,
+    `bytes`: that would be cut.
+    """
+
+    finding: Finding
+    pin: Pin | None
+    earliest: int
+    latest: int
+    versions: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Work PREVIEW has ended. `asked` and `answered`: numbers of participants."""
+
+    asked: int
+    answered: int
+    in_force: CutForecast
+    proposed: CutForecast
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """Work has failed as a whole."""
 
@@ -188,7 +228,7 @@ class Broken:
     message: str
 
 
-Result = Heard | LogRead | Saved | Delivered | Broken
+Result = Heard | LogRead | Saved | Delivered | Forecast | Broken
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,32 +10,23 @@ from typing import Any, Final, TypeAlias, cast
 
 from compaction.api.base import timestamp_from_epoch
 from compaction.api.catalog.catalog import (
-    ANSWERED,
-    MAX_PARTICIPANTS,
     MAX_ROUNDS,
     CatalogCompaction,
     CatalogCompactionStatus,
     CatalogReason,
-    HybridTime,
-    ParticipantStatus,
     ProcessStatus,
-    RequiredTime,
     RoundRecord,
-    RoundStatus,
     standing_of,
 )
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import (
-    UNDEFINED,
     Ended,
-    Finding,
     Outcome,
     Process,
     Processes,
     Reason,
     Stage,
     Trigger,
-    standing,
 )
 from compaction.api.conditions import reason_since
 from compaction.api.names import ANNOTATION_RUN_NOW, ANNOTATION_SCAN
@@ -50,10 +41,17 @@ from compaction.catalogs.compaction.observations import (
     Task,
     WriteCatalogStatus,
 )
-from compaction.catalogs.compaction.round import ParticipantAnswer, Pin, Round, Unanswered, WatermarkRule, due_in, moved
-from compaction.catalogs.compaction.steps import RoundStep, round_milliseconds, step
-from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.model.descriptors import MINIMUM, hybrid, physical
+from compaction.catalogs.compaction.preview import is_preview, look_ahead
+from compaction.catalogs.compaction.round import due_in
+from compaction.catalogs.compaction.round_status import (
+    after_step,
+    hybrid_time,
+    next_run,
+    rule_of,
+    watermark_at,
+    with_round,
+)
+from compaction.catalogs.compaction.steps import round_milliseconds, step
 from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Hold, Moment
 from compaction.core.reconcile.status.announcing import of_requests, of_standing
@@ -76,19 +74,10 @@ def least_token(transitions: int, written: int) -> int:
 # Triggers of a round (docs/design/catalog-compaction.md#processes).
 
 
-def rule_of(spec: CatalogCompactionSpec) -> WatermarkRule:
-    """The watermark's rule in milliseconds."""
-    return WatermarkRule(
-        round_milliseconds(spec.low_watermark.update_interval),
-        round_milliseconds(spec.low_watermark.data_availability),
-        round_milliseconds(spec.max_clock_skew),
-    )
-
-
 def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompactionSpec) -> CatalogMemory:
     """The memory with every trigger that has come; none while the catalog is suspended."""
     assert snapshot.catalog is not None, "only an existing catalog has triggers"
-    generation, now = snapshot.catalog.metadata.generation, round_milliseconds(snapshot.now.wall)
+    generation = snapshot.catalog.metadata.generation
     if spec.suspend:
         return memory
     found: list[Trigger] = []
@@ -96,11 +85,9 @@ def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCom
         found.append(Trigger.NEW_TERM)
     elif memory.generation != generation:
         found.append(Trigger.SPEC_CHANGED)
-    rule = rule_of(spec)
-    if due_in(memory.watermark, rule, now) == 0:
-        watermark = moved(memory.watermark, rule, now)
-        if watermark != memory.watermark:
-            found.append(Trigger.WATERMARK)
+    watermark = watermark_at(memory.watermark, spec, snapshot.now)
+    if watermark != memory.watermark:
+        found.append(Trigger.WATERMARK)
         memory = replace(memory, watermark=watermark)
     if not found and _interval_left(memory, snapshot, spec) == 0.0:
         found.append(Trigger.INTERVAL)
@@ -156,140 +143,6 @@ def next_in(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompa
     return watermark if interval is None else min(watermark, interval)
 
 
-# The status of a catalog, from what the last steps found.
-
-
-def after_step(before: CatalogCompactionStatus, found: RoundStep, now: Moment) -> CatalogCompactionStatus:
-    """The status with what a step found; the same status when that is nothing."""
-    changes: dict[str, Any] = {}
-    if found.heard is not None:
-        changes |= {"participants": _participants(found.heard)}
-        if before.round is not None:
-            asked = len(found.heard.topology.asked)
-            numbers = {"participants": asked, "answered": len(found.heard.answers)}
-            changes["round"] = before.round.model_copy(update=numbers)
-    if found.token is not None:
-        changes["fencing_token"] = found.token
-    if found.history is not None:
-        retained = found.history
-        changes |= {"earliest_version": retained.earliest.version, "latest_version": retained.latest.version}
-    if found.decided is not None:
-        changes["required_time"] = _required(found.decided.pin)
-    if found.sent is not None and not found.sent.refused:
-        changes["propagated_minimum"] = hybrid_time(found.sent.minimum)
-    if found.saved is not None and found.saved.outcome is SnapshotOutcome.SAVED:
-        changes |= {
-            "earliest_version": found.saved.version,
-            "last_compacted_version": found.saved.version,
-            "last_compaction_time": timestamp_from_epoch(now.wall),
-            "versions_cut": before.versions_cut + found.saved.version - found.memory.earliest,
-            "bytes_cut": before.bytes_cut + max(0, found.saved.bytes_cut),
-        }
-    for ended in found.ended:
-        changes[ended.process.value.lower()] = _process(before, ended, now)
-    return before.model_copy(update=changes) if changes else before
-
-
-def with_round(
-    before: CatalogCompactionStatus, processes: Processes, *, begun: bool, now: Moment
-) -> CatalogCompactionStatus:
-    """The status with the stage of the round. `begun`: another one than in the status."""
-    if begun and processes.trigger is not None:
-        started = timestamp_from_epoch(now.wall)
-        return before.model_copy(
-            update={"round": RoundStatus(stage=processes.stage, trigger=processes.trigger, started_at=started)}
-        )
-    if before.round is None or before.round.stage is processes.stage:
-        return before
-    return before.model_copy(update={"round": before.round.model_copy(update={"stage": processes.stage})})
-
-
-def next_run(spec: CatalogCompactionSpec, processes: Processes, left: float | None, now: Moment) -> datetime | None:
-    """Time of the next round, to the second; None while one runs, and while the catalog is suspended."""
-    if spec.suspend or left is None or processes.stage is not Stage.IDLE:
-        return None
-    return timestamp_from_epoch(now.wall + left)
-
-
-def hybrid_time(value: int) -> HybridTime:
-    """A hybrid timestamp beside the time that it means."""
-    return HybridTime(value=value, time=_time(value))
-
-
-def _time(value: int) -> datetime:
-    return timestamp_from_epoch(physical(value) / 1000)
-
-
-def _known(value: int) -> datetime | None:
-    return None if value in (UNDEFINED, MINIMUM) else _time(value)
-
-
-def _required(pin: Pin | None) -> RequiredTime | None:
-    if pin is None:
-        return None
-    return RequiredTime(
-        value=pin.time,
-        time=_time(pin.time),
-        reason=pin.reason,
-        participant=pin.participant,
-        subject=pin.subject,
-        since=_known(pin.since),
-    )
-
-
-def _process(before: CatalogCompactionStatus, ended: Ended, now: Moment) -> ProcessStatus:
-    old = before.compaction if ended.process is Process.COMPACTION else before.propagation
-    found = standing(ended.finding, _finding(old), hybrid(max(1, round_milliseconds(now.wall))))
-    return ProcessStatus(
-        outcome=found.outcome,
-        reason=found.reason,
-        message=found.message,
-        participant=found.participant,
-        subject=found.subject,
-        since=_known(found.since),
-        finished_at=timestamp_from_epoch(now.wall),
-    )
-
-
-def _finding(old: ProcessStatus | None) -> Finding | None:
-    """The finding that a status was written from; None for one that another version of the operator wrote."""
-    if old is None or old.since is None or old.reason not in set(Reason):
-        return None
-    since = hybrid(max(1, round_milliseconds(old.since.timestamp())))
-    return Finding(Reason(old.reason), old.message, old.participant, old.subject, since)
-
-
-def _participants(round: Round) -> tuple[ParticipantStatus, ...]:
-    """Those without an answer first, then by what they need: the list is cut at the end."""
-    silent = sorted(round.unanswered, key=lambda item: item.name)
-    answers = sorted(round.answers, key=lambda answer: (answer.report.minimum, answer.name))
-    rows = (*map(_silent, silent), *map(_answered, answers))
-    return rows[:MAX_PARTICIPANTS]
-
-
-def _silent(unanswered: Unanswered) -> ParticipantStatus:
-    return ParticipantStatus(name=unanswered.name, reason=unanswered.reason, message=unanswered.message)
-
-
-def _answered(answer: ParticipantAnswer) -> ParticipantStatus:
-    report = answer.report
-    return ParticipantStatus(
-        name=report.name,
-        reason=ANSWERED,
-        minimum=_known(report.minimum),
-        cause=report.cause,
-        subject=report.subject,
-        low_watermark=_known(report.low_watermark),
-        oldest_transaction=_known(report.oldest_transaction),
-        checkpoint=_known(report.checkpoint),
-        partitions=len(report.partitions),
-        undefined_partitions=sum(1 for partition in report.partitions if partition.minimum == UNDEFINED),
-        index_builds=len(report.index_builds),
-        rebalances=len(report.rebalances),
-        clock_skew_milliseconds=physical(report.clock) - physical(answer.received_at),
-    )
-
-
 # One reconcile of a catalog: results of work are taken in, triggers begin rounds, the status says what is known
 # (docs/design/catalog-compaction.md#rounds).
 
@@ -312,6 +165,9 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     seconds: list[float] = []
     concluded: Outcoming | None = None
     for result in snapshot.results:
+        # Not of the round that runs: a failure of a preview ends no process of it.
+        if is_preview(result):
+            continue
         found = step(memory, result, _spec_of_round(catalog, memory), status.fencing_token, status.latest_version or 0)
         status = after_step(status, found, snapshot.now)
         memory = found.memory
@@ -338,6 +194,8 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
             pairs = zip(refused, memory.answering, strict=True)
             refused = cast("tuple[str, str]", tuple("" if value == held else value for value, held in pairs))
         status = answered(status, refused, snapshot.now, reason=reason, message=message, accepted=False)
+    previews, memory, status = look_ahead(snapshot, memory, status)
+    tasks += previews
     idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
     memory = triggered(memory, snapshot, catalog.spec)
     if new_term and not catalog.spec.suspend:
@@ -452,9 +310,11 @@ _WITH_THE_END: Final[Mapping[str, Any]] = MappingProxyType(
         "required_time": None,
         "earliest_version": None,
         "latest_version": None,
+        "events": None,
     }
 )
-"""What is known before a process has ended is written with its end: else each step of a round would cost a write."""
+"""What is known before a process has ended is written with its end: else each step of a round would cost a write. And
+events for the sink, which are added where a write is made."""
 
 
 def _worth_writing(written: CatalogCompactionStatus, status: CatalogCompactionStatus, ended: Sequence[Ended]) -> bool:

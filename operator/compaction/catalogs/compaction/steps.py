@@ -65,19 +65,24 @@ def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, tok
             return RoundStep(memory)
 
 
-def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> RoundStep:
-    """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
-    round = Round(
+def round_of(spec: CatalogCompactionSpec, watermark: int, heard: Heard, *, dry_run: bool) -> Round:
+    """Make a round of that spec, with that watermark of the coordinator's, of what was heard."""
+    return Round(
         heard.started_at,
-        memory.watermark,
+        watermark,
         topology_of(spec.topology, heard.asked),
         heard.answers,
         heard.unanswered,
         round_milliseconds(spec.max_clock_skew),
-        spec.dry_run,
+        dry_run,
         heard.unclaimed,
         spec.trim,
     )
+
+
+def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> RoundStep:
+    """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
+    round = round_of(spec, memory.watermark, heard, dry_run=spec.dry_run)
     memory = replace(memory, processes=memory.processes.answered(), round=round)
     begun = RoundStep(memory, (ReadLog(spec),), heard=round, token=heard.token)
     propagation = propagating(round)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -19,6 +20,8 @@ from compaction.api.base import first_problem
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogReason, standing_of
 from compaction.api.catalog.reasons import Reason
 from compaction.api.conditions import reason_since
+from compaction.api.events import CloudEventType, EventSource, EventsStatus, PendingEvent, pending
+from compaction.api.names import CATALOG_PLURAL
 from compaction.api.policy.store import conditions_for
 from compaction.catalogs.compaction.observations import (
     Broken,
@@ -33,8 +36,9 @@ from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.operator.finding import ClusterPlaces
 from compaction.catalogs.operator.working import CatalogWork, Logs, Participants, RoundState, work_of
 from compaction.core.reconcile.actions import Announce
-from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Moment, OperatorIdentity
 from compaction.core.reconcile.status.announcing import of_standing
+from compaction.core.reconcile.status.outbox import standing
 from compaction.errors import ConflictError, NotFoundError
 from compaction.kube.client.tokens import AccountName, OwnTokens
 from compaction.kube.client.transport import CATALOG_COMPACTIONS, Obj, Resource
@@ -44,6 +48,7 @@ from compaction.kube.gather import ParsedObjects, identity
 from compaction.kube.informer.cache import CacheChange, CacheKey, CatalogKey, Delta, key_of
 from compaction.kube.informer.queue import AGAIN
 from compaction.kube.replica.runtime import Runtime
+from compaction.kube.sink import EventSink
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +74,7 @@ class CatalogController:
         logs: Logs,
         participants: Callable[[Callable[[], int]], Participants],
         account: AccountName | None = None,
+        sink: EventSink | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -77,12 +83,13 @@ class CatalogController:
         """
         self._logs = logs
         self._account = account
+        self._sink = sink
         self._make_participants = participants
         self._monotonic = monotonic
         self._wall = wall
         self._runtime: Runtime | None = None
         self._work: CatalogWork | None = None
-        self._catalogs = ParsedObjects(CatalogCompaction)
+        self._catalogs = ParsedObjects(CatalogCompaction.from_object)
         self._states: dict[CatalogKey, CatalogState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,6 +114,8 @@ class CatalogController:
         """See `kube.replica.runtime.Controller`."""
         if resource == CATALOG_COMPACTIONS and delta.change is CacheChange.DELETED:
             self._catalogs.forget(delta.body["metadata"]["uid"])
+            if self._sink is not None:
+                self._sink.forget(delta.body["metadata"]["uid"])
 
     async def reconcile(self, key: CatalogKey) -> float | None:
         """See `kube.replica.runtime.Controller`."""
@@ -142,8 +151,10 @@ class CatalogController:
             return None
         for task in decision.tasks:
             self._spawn(self._carry_out(runtime, key, state, task))
-        if decision.status is not None and not await self._write(runtime, key, decision.status):
+        write = decision.status or self._delivered(catalog)
+        if write is not None and not await self._write(runtime, key, write):
             return AGAIN
+        self._offer(runtime, key)
         return decision.requeue_after
 
     def _state(self, key: CatalogKey, catalog: CatalogCompaction | None) -> CatalogState:
@@ -188,14 +199,50 @@ class CatalogController:
         if cached is None or cached["metadata"]["resourceVersion"] != write.about.resource_version:
             return False
         try:
-            body = {**cached, "status": write.status.to_object()}
+            body = {**cached, "status": self._with_events(cached, write.status).to_object()}
             answer = await runtime.client.replace_status(CATALOG_COMPACTIONS, body)
         except (ConflictError, NotFoundError):
             await self._refresh(runtime, key)
             return False
         runtime.cache.catalogs.upsert(answer)
+        self._offer(runtime, key)
         self._announce(runtime, cached, write.events)
         return True
+
+    def _with_events(self, cached: Obj, after: CatalogCompactionStatus) -> CatalogCompactionStatus:
+        """The status with the events of what changes by it, for the sink. It replaces what is cached, or nothing."""
+        try:
+            before = CatalogCompactionStatus.from_object(cached.get("status") or {})
+        except ValidationError:
+            before = CatalogCompactionStatus()
+        # Events of a time with a sink stay for the next one.
+        if self._sink is None:
+            return after.model_copy(update={"events": before.events})
+        known = before.events or EventsStatus()
+        now = Moment(self._wall(), 0.0).time
+        delivered = self._sink.view(cached["metadata"]["uid"]).delivered
+        events = known.after(changes(before, after, now), delivered=delivered)
+        return after.model_copy(update={"events": events if events.last else None})
+
+    def _delivered(self, catalog: CatalogCompaction | None) -> WriteCatalogStatus | None:
+        """The write that takes delivered events out of the status, where nothing else is to be written."""
+        events = catalog.status.events if catalog is not None else None
+        if self._sink is None or catalog is None or events is None or not events.waiting:
+            return None
+        if events.waiting[0].sequence > self._sink.view(catalog.metadata.uid).delivered:
+            return None
+        meta = catalog.metadata
+        return WriteCatalogStatus(OperatorIdentity(meta.name, meta.uid, meta.resource_version), catalog.status, ())
+
+    def _offer(self, runtime: Runtime, key: CatalogKey) -> None:
+        """Hand the sink what stands in the status on the API server."""
+        body = runtime.cache.catalogs.get(key.namespace, key.name)
+        if self._sink is None or body is None or not (told := (body.get("status") or {}).get("events")):
+            return
+        uid = body["metadata"]["uid"]
+        source = EventSource(plural=CATALOG_PLURAL, namespace=key.namespace, name=key.name, uid=uid)
+        events = EventsStatus.from_object(told)
+        self._sink.offer(source, events, render=lambda _: {}, notify=lambda: runtime.queue.add(key))
 
     async def _refresh(self, runtime: Runtime, key: CatalogKey) -> None:
         try:
@@ -241,6 +288,16 @@ class CatalogController:
         log.error("a CatalogCompaction cannot be read", catalog=str(key), error=problem)
         events = tuple(of_standing(before.conditions, conditions))
         return None if await self._write(runtime, key, WriteCatalogStatus(identity(body), after, events)) else AGAIN
+
+
+def changes(before: CatalogCompactionStatus, after: CatalogCompactionStatus, now: datetime) -> tuple[PendingEvent, ...]:
+    """Events of what differs between two statuses of a catalog, in order, without numbers."""
+    # Rounds are added at the end and go at the front. Two of one second look alike, so places tell, not times.
+    old = before.history
+    kept = next(len(old) - gone for gone in range(len(old) + 1) if after.history[: len(old) - gone] == old[gone:])
+    ended = after.history[kept:]
+    rounds = (pending(CloudEventType.RUN_ENDED, record.ended_at, "", run=record.to_object()) for record in ended)
+    return (*rounds, *standing(before.conditions, after.conditions, now))
 
 
 # One controller of policies and of catalogs: each key goes to the one that its kind belongs to.

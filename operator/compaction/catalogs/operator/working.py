@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.codec.codec import encode
-from compaction.catalogs.compaction.deciding import cut
+from compaction.catalogs.compaction.deciding import Cut, cut
 from compaction.catalogs.compaction.observations import (
     Ask,
     Broken,
+    CutForecast,
     Delivered,
+    Forecast,
     Heard,
     LogRead,
+    PreviewRound,
     ReadLog,
     Result,
     RoundWork,
@@ -26,6 +29,7 @@ from compaction.catalogs.compaction.observations import (
     SendMinimum,
     Task,
 )
+from compaction.catalogs.compaction.preview import forecast
 from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered, history_of
 from compaction.catalogs.errors import (
     CatalogError,
@@ -42,6 +46,7 @@ from compaction.catalogs.errors import (
     UnsupportedCatalogValueError,
 )
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
+from compaction.catalogs.manager.history import trimmed
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.errors import ApiError, ForbiddenError
@@ -181,6 +186,8 @@ def work_of(task: Task) -> RoundWork:
             return RoundWork.SAVE
         case SendMinimum():
             return RoundWork.SEND
+        case PreviewRound():
+            return RoundWork.PREVIEW
 
 
 class CatalogWork:
@@ -229,6 +236,31 @@ class CatalogWork:
                     return Broken(RoundWork.SEND, Reason.FENCED, _NOT_LEADING)
                 refused = await self._participants.send(spec, state.addresses, credentials, minimum, token)
                 return Delivered(minimum, refused)
+            case PreviewRound():
+                return await self._preview(key.namespace, task, credentials)
+
+    async def _preview(self, namespace: str, task: PreviewRound, credentials: Credentials) -> Forecast:
+        """Both specs decide by the same answers and the same log, unless they wait for answers for another time."""
+        specs = task.spec, task.proposed
+        addresses = await self._places.participants(namespace, task.spec)
+        started_at = self._clock()
+        # Participants are asked once for both: reports of two moments would differ by what happened in between.
+        heard = [await self._participants.ask(task.spec, addresses, credentials)] * 2
+        if task.proposed.timeouts.answer != task.spec.timeouts.answer:
+            heard[1] = await self._participants.ask(task.proposed, addresses, credentials)
+        asked = frozenset(address.name for address in addresses)
+        each = [
+            (spec, watermark, Heard(started_at, asked, *found))
+            for spec, watermark, found in zip(specs, task.watermarks, heard, strict=True)
+        ]
+
+        def decide(log: UpdateLog) -> list[CutForecast]:
+            read_at, events = self._clock(), log.recover().events
+            history = history_of(events)
+            return [with_bytes(*forecast(*item, history, read_at), events) for item in each]
+
+        in_force, proposed = await self._with_log(task.spec, credentials, decide)
+        return Forecast(len(asked), len(heard[0][0]), in_force, proposed)
 
     async def _ask(self, namespace: str, state: RoundState, task: Ask, credentials: Credentials) -> Heard:
         """The log is claimed first: a later claim fences everything that is decided by these answers. Minimums are
@@ -282,6 +314,14 @@ def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Sa
     outcome, snapshot = cut(log, task.candidate, task.token, trim=task.trim)
     gone = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
     return Saved(outcome, snapshot.version, gone)
+
+
+def with_bytes(found: CutForecast, cut: Cut | None, events: tuple[LogEvent, ...]) -> CutForecast:
+    """The forecast with the bytes of its cut. Raises CatalogError."""
+    if cut is None:
+        return found
+    whole = cut.candidate.snapshot()
+    return replace(found, bytes=bytes_cut(events, trimmed(whole) if cut.trim else whole))
 
 
 def bytes_cut(events: tuple[LogEvent, ...], snapshot: Snapshot) -> int:

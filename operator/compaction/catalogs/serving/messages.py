@@ -158,7 +158,7 @@ class ReportMessage(Wire):
         )
 
     def report(self) -> Report:
-        """What it says."""
+        """The report in it."""
         return Report(
             self.name,
             self.minimum,

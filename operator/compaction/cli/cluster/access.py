@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,8 +20,9 @@ from compaction.api.base import ApiModel
 from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE, HOLD_LEASE
+from compaction.api.policy.configuration import PolicyDefaults, completed, taken
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, kind_and_name
 from compaction.cli.lazy import report
 from compaction.core.reconcile.observations import Hold
 from compaction.errors import (
@@ -29,11 +31,12 @@ from compaction.errors import (
     ApiUnavailableError,
     CompactionError,
     ForbiddenError,
+    GoneError,
     MalformedLeaseError,
     NotFoundError,
     UnauthorizedError,
 )
-from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, NAMESPACES, ApiClient
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, NAMESPACES, ApiClient, PatchKind
 from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.transport import CATALOG_COMPACTIONS, EVENTS, Obj, Resource
 from compaction.kube.errors import ClusterCommandError
@@ -49,24 +52,44 @@ from compaction.leases.record import Lease
 USER_AGENT: Final = "kubectl-compaction"
 _NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 """What the API server takes as a name. Anything else would be read as a part of the URL."""
+RECONNECT_SECONDS: Final = 2.0
+MOST_SEEN: Final = 20_000
+"""Objects that a watch remembers: more than a cluster keeps Events of a namespace for an hour."""
 Answer = TypeVar("Answer")
 Model = TypeVar("Model", bound=ApiModel)
 
 
 class ClusterAccess:
-    """Our kinds in one namespace (or in all of them), read as models. Raises ClusterCommandError."""
+    """Our kinds in one namespace (or in all of them), read as models. Raises ClusterCommandError.
+
+    `left_out`: how many objects of lists were not valid, and were named on stderr instead.
+    """
 
     def __init__(self, client: ApiClient, target: CommandTarget) -> None:
         self._client = client
         self.namespace = target.namespace or client.connection.namespace
         self._scope = None if target.all_namespaces else self.namespace
+        self.left_out = 0
+
+    def explained(self, error: ApiError) -> str:
+        """Say what a person can do about an answer of the API server."""
+        return _advice(error, self._client.connection.server)
+
+    def within(self, namespace: str) -> ClusterAccess:
+        """The same cluster, one namespace of it."""
+        return ClusterAccess(self._client, CommandTarget(namespace=namespace))
 
     async def policies(self, *, labels: str | None = None) -> list[CompactionPolicy]:
         """All policies in reach (with these labels); one that an older schema let in is named on stderr and left
         out.
         """
         found = await self._client.list(COMPACTION_POLICIES, namespace=self._scope, labels=labels)
-        return models(CompactionPolicy, found.items)
+        return self._valid(CompactionPolicy, found.items)
+
+    def _valid(self, model: type[Model], bodies: Sequence[Obj]) -> list[Model]:
+        found = models(model, bodies)
+        self.left_out += len(bodies) - len(found)
+        return found
 
     async def policy(self, name: str) -> CompactionPolicy:
         """One policy."""
@@ -80,18 +103,38 @@ class ClusterAccess:
             found = await self._client.list(CATALOG_COMPACTIONS, namespace=self._scope, labels=labels)
         except (ForbiddenError, NotFoundError):
             return None
-        return models(CatalogCompaction, found.items)
+        return self._valid(CatalogCompaction, found.items)
 
     async def catalog(self, name: str) -> CatalogCompaction:
         """One catalog."""
         return await self._get(CATALOG_COMPACTIONS, CatalogCompaction, name)
 
-    async def find_catalog(self, name: str) -> CatalogCompaction | None:
-        """One catalog, or None when there is none of that name, no such kind, or no permission."""
+    async def find_catalog(self, name: str, *, alone: bool = False) -> CatalogCompaction | None:
+        """One catalog, or None when there is none of that name, no such kind, or no permission; the last two are
+        errors where a catalog `alone` is asked for, and nothing else may be meant.
+        """
         try:
             return await self._find(CATALOG_COMPACTIONS, CatalogCompaction, name)
         except (ForbiddenError, NotFoundError):
+            if alone:
+                raise
             return None
+
+    async def policy_or_catalog(self, text: str, *, only_one: bool = False) -> CompactionPolicy | CatalogCompaction:
+        """The object that a user means: `cpol/NAME`, `ccat/NAME`, or NAME, which is that of a policy or else of a
+        catalog. `only_one`: a name that both have is an error. Raises ClusterCommandError.
+        """
+        kind, name = kind_and_name(text, ObjectKind.POLICY, ObjectKind.CATALOG)
+        if kind is not None:
+            return await (self.catalog(name) if kind is ObjectKind.CATALOG else self.policy(name))
+        policy = await self.find_policy(name)
+        catalog = await self.find_catalog(name) if policy is None or only_one else None
+        if policy is not None and catalog is not None:
+            raise ClusterCommandError(f"{name} is a policy and a catalog: give cpol/{name} or ccat/{name}")
+        if (found := policy or catalog) is not None:
+            return found
+        kinds = f"{COMPACTION_POLICIES.kind} or {CATALOG_COMPACTIONS.kind}"
+        raise ClusterCommandError(f'no {kinds} "{name}" in namespace "{self.namespace}": see kubectl get compaction -A')
 
     async def job(self, name: str) -> CompactionJob:
         """One job."""
@@ -151,6 +194,26 @@ class ClusterAccess:
             await self._client.patch(resource, name, patch, namespace=namespace, field_manager=USER_AGENT)
         except NotFoundError as error:
             raise _absent(resource, name, namespace) from error
+
+    async def propose(self, resource: Resource, name: str, spec: Obj) -> Obj:
+        """The spec as the API server would store it instead of the one in force: with its defaults, and judged by
+        schema, rules and admission. Nothing is written. Raises as `patch`.
+        """
+        change: list[Obj] = [{"op": "replace", "path": "/spec", "value": spec}]
+        try:
+            body = await self._client.patch(
+                resource,
+                name,
+                change,
+                namespace=self.namespace,
+                kind=PatchKind.JSON,
+                field_manager=USER_AGENT,
+                dry_run=True,
+            )
+        except NotFoundError as error:
+            raise _absent(resource, name, self.namespace) from error
+        found: Obj = body["spec"]
+        return found
 
     async def hold(self, namespace: str | None, reason: str, *, drain: bool) -> str:
         """Put the operator in that namespace (None: the only one) on hold; returns its namespace."""
@@ -227,7 +290,7 @@ class ClusterAccess:
                 raise
             return None
         try:
-            return model.from_object(body)
+            return read_model(model, body)
         except ValidationError as error:
             raise ClusterCommandError(_invalid(body, error)) from error
 
@@ -272,15 +335,15 @@ def ask(target: CommandTarget, question: Callable[[ClusterAccess], Awaitable[Ans
 
 def _advice(error: ApiError, server: str) -> str:
     """Say what a person can do about an answer of the API server, or about none."""
-    said = str(error).split(": ", 1)[-1]  # without the request in front of it
+    said = error.said
     match error:
         case ApiUnavailableError():
             return f"{server} does not answer: {said}; check --context, --kubeconfig and that the cluster runs"
         case ForbiddenError():
             return (
                 f"not permitted: {said}; the role compaction-viewer lets status, plan, why and quarantine read, "
-                "compaction-editor lets approve, retry, run-now, scan, suspend, resume and quarantine --release write, "
-                "and compaction-holder in the operator's namespace hold and release"
+                "compaction-editor lets approve, plan -f, retry, run-now, scan, suspend, resume and quarantine "
+                "--release write, and compaction-holder in the operator's namespace hold and release"
             )
         case UnauthorizedError():
             return f"{server} does not know these credentials: {said}; log in again, or check --context"
@@ -301,10 +364,17 @@ def models(model: type[Model], bodies: Iterable[Obj]) -> list[Model]:
     found = []
     for body in bodies:
         try:
-            found.append(model.from_object(body))
+            found.append(read_model(model, body))
         except ValidationError as error:
             report(ClusterCommandError(_invalid(body, error)))
     return found
+
+
+def read_model(model: type[Model], body: Obj) -> Model:
+    """The model of an object; a policy with the spec in force, as the operator says in its status."""
+    if model is CompactionPolicy and (added := (body.get("status") or {}).get("defaults")):
+        body = dict(completed(body, taken(body.get("spec") or {}, PolicyDefaults.from_object(added))))
+    return model.from_object(body)
 
 
 def _invalid(body: Obj, error: ValidationError) -> str:
@@ -312,6 +382,38 @@ def _invalid(body: Obj, error: ValidationError) -> str:
     where = ".".join(str(step) for step in first["loc"])
     meta = body["metadata"]
     return f"{body.get('kind')} {meta.get('namespace')}/{meta['name']} is not valid: {where}: {first['msg']}"
+
+
+async def follow(
+    watch: Callable[[], AsyncIterator[Answer]],
+    version_of: Callable[[Answer], tuple[str, str]],
+    show: Callable[[Answer], None],
+) -> None:
+    """Show each object once in each of its versions (`version_of`: UID and resourceVersion), until interrupted. A watch
+    that ends or breaks is begun again, which shows nothing twice; that it broke is said once.
+    """
+    seen: OrderedDict[str, str] = OrderedDict()
+    lost = False
+    while True:
+        try:
+            async for item in watch():
+                lost = False
+                uid, version = version_of(item)
+                if seen.get(uid) == version:
+                    continue
+                # What changed longest ago is forgotten first: of Events the cluster has forgotten it by then.
+                seen[uid] = version
+                seen.move_to_end(uid)
+                if len(seen) > MOST_SEEN:
+                    seen.popitem(last=False)
+                show(item)
+        except GoneError:
+            continue  # begun again from what there is
+        except ApiUnavailableError as error:
+            if not lost:
+                click.echo(f"the watch broke, trying again: {error}", err=True)
+            lost = True
+            await asyncio.sleep(RECONNECT_SECONDS)
 
 
 def nothing_found(cluster_namespace: str, target: CommandTarget, what: str) -> None:

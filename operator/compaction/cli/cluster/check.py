@@ -7,7 +7,8 @@ unknown, and no failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,9 +18,10 @@ import click
 
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import ConditionType, PolicyReason, WorkerTrouble
-from compaction.api.names import GROUP, LABEL_APP, VERSION, WORKER_APP
+from compaction.api.names import ANNOTATION_CONFIGURATION, GROUP, LABEL_APP, VERSION, WORKER_APP
+from compaction.api.policy.configuration import flattened
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.printing import format_age, plural
+from compaction.api.text.printing import format_age, plural, printable
 from compaction.cli.cluster.flags import CommandTarget, cluster_options
 from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
@@ -27,6 +29,7 @@ from compaction.core.explain.explanation import Leadership, coordination
 from compaction.leases.record import Lease
 
 if TYPE_CHECKING:
+    from compaction.api.crd.definitions import Resource
     from compaction.kube.client.api import ApiClient
 
 OPERATOR_APP: Final = "compaction-operator"
@@ -137,51 +140,34 @@ def server_version(served: Mapping[str, Any]) -> ClusterCheck:
 
 
 async def _definitions(client: ApiClient) -> list[ClusterCheck]:
-    from compaction.api.crd.definitions import crd_objects
+    from compaction.api.crd.definitions import OPENAPI_PATH, RESOURCES, served_schemas
     from compaction.errors import ApiError, NotFoundError
 
     try:
-        document = await client.request("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
+        served = served_schemas(await client.request("GET", OPENAPI_PATH))
     except NotFoundError:
         apply = "apply them (kubectl apply --server-side -f crds/)"
         return [_failed("definitions", f"{GROUP}/{VERSION} is not served: {apply}")]
     except ApiError as error:
         return [_unknown("definitions", str(error))]
-    served = {
-        tuple(kind["kind"] for kind in schema.get("x-kubernetes-group-version-kind", ())): schema
-        for schema in document.get("components", {}).get("schemas", {}).values()
-    }
-    return [definition(crd, served.get((crd["spec"]["names"]["kind"],))) for crd in crd_objects()]
+    return [definition(resource, served.get(resource.INFO.kind)) for resource in RESOURCES]
 
 
-def definition(crd: Mapping[str, Any], served: Mapping[str, Any] | None) -> ClusterCheck:
-    """Compare a definition of this program with the schema that is served."""
-    kind = crd["spec"]["names"]["kind"]
-    name = f"definition {kind}"
+def definition(resource: Resource, served: Mapping[str, Any] | None) -> ClusterCheck:
+    """Compare a resource of this program with the schema that is served."""
+    from compaction.api.crd.definitions import fields_of_model, fields_of_schema, lacking_fields
+
+    name = f"definition {resource.INFO.kind}"
     if served is None:
         return _failed(name, "it is not served: apply it (kubectl apply --server-side -f crds/)")
-    own = set(_fields(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
-    there = set(_fields(served))
-    lacking, foreign = sorted(own - there), sorted(there - own)
     # Older first: a definition that lacks fields drops what the operator writes, and says nothing of it.
-    if lacking:
-        first = f"{lacking[0]} and {len(lacking) - 1} more" if len(lacking) > 1 else lacking[0]
-        return _failed(name, f"it is older than this program, and lacks {first}: apply the definitions of this version")
-    if foreign:
+    if lacking := lacking_fields(resource, served):
+        return _failed(
+            name, f"it is older than this program, and lacks {lacking}: apply the definitions of this version"
+        )
+    if foreign := sorted(set(fields_of_schema(served)) - set(fields_of_model(resource))):
         return _failed(name, f"it is newer than this program, and has {foreign[0]}: use the program of that version")
     return _ok(name, "of the version of this program")
-
-
-def _fields(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the paths of all fields below `spec` and `status`: `status.plan.hash`, `status.waits[].reason`."""
-    for name, inner in (schema.get("properties") or {}).items():
-        if not path and name not in ("spec", "status"):
-            continue  # what every object has
-        here = f"{path}.{name}" if path else name
-        yield here
-        yield from _fields(inner, here)
-    if isinstance(items := schema.get("items"), Mapping):
-        yield from _fields(items, f"{path}[]")
 
 
 # Rights: what the user of the command may do, and whether the operator may do what it has to.
@@ -210,10 +196,19 @@ async def operator_rights(client: ApiClient, lease: Lease) -> ClusterCheck:
     """Judge whether the account of the operator beside this Lease may do what it has to, in its own namespace at the
     least.
     """
-    from compaction.errors import ApiError
+    from compaction.errors import ApiError, NotFoundError
     from compaction.kube.replica.preflight import needed_permissions
 
     name, account = "operator's rights", f"system:serviceaccount:{lease.namespace}:{OPERATOR_APP}"
+    path = f"/api/v1/namespaces/{lease.namespace}/serviceaccounts/{OPERATOR_APP}"
+    try:
+        await client.request("GET", path)
+    except NotFoundError:
+        return _unknown(
+            name, f"{account} does not exist: the operator runs as another user, and says so itself at start"
+        )
+    except ApiError:
+        pass  # who may not read accounts may review their access all the same
     missing = []
     for permission in needed_permissions(namespace=lease.namespace, lease_namespace=lease.namespace):
         body = {
@@ -256,6 +251,7 @@ async def _leader_and_clocks(
     slack = timedelta(seconds=1) + (datetime.now(UTC) - asked)
     found = [leader(leases, namespace, asked if server is None else server)]
     held = [lease for lease in leases or () if lease.record.holder is not None]
+    found += [configuration(lease) for lease in held]
     found += [await operator_rights(client, lease) for lease in held]
     if server is None:
         return [*found, _unknown("clocks", "the API server does not say its time (before Kubernetes 1.28)")]
@@ -290,6 +286,20 @@ def leader(leases: Sequence[Lease] | None, namespace: str | None, now: datetime)
     if found.state is Leadership.LEADS:
         return _ok("leader", f"{found.holder}")
     return _failed("leader", f"{found.sentence(now)} See docs/runbooks/CompactionNoLeader.md")
+
+
+def configuration(lease: Lease) -> ClusterCheck:
+    """Say which configuration the leader of this Lease runs with, as it has said there itself."""
+    where = f"configuration in {lease.namespace}"
+    try:
+        said = json.loads(lease.annotations[ANNOTATION_CONFIGURATION])
+        digest, values = str(said["hash"]), said.get("values")
+    except (KeyError, TypeError, ValueError):
+        return _unknown(where, "the leader does not say it: it is of an older version")
+    if values is None:
+        return _ok(where, f"{digest}: it is long; see the ConfigMap that the operator mounts")
+    lines = flattened(values)
+    return _ok(where, printable(f"{digest}: {', '.join(lines)}" if lines else f"{digest}: built-in defaults"))
 
 
 def clock_skew(server: datetime, clocks: Iterable[tuple[str, datetime, timedelta]]) -> ClusterCheck:
@@ -335,6 +345,10 @@ def images(pods: Sequence[Mapping[str, Any]]) -> ClusterCheck:
                 return _failed("images", f"{container.get('image')} of {where}: {waiting['reason']}: {said}")
     if not pods:
         return _unknown("images", "no pod of the operator or of a worker is here yet")
+    # A pod without statuses is one that no node has taken yet: it says nothing about its image.
+    started = sum(bool(pod.get("status", {}).get("containerStatuses")) for pod in pods)
+    if started < len(pods):
+        return _unknown("images", f"{started} of {plural(len(pods), 'pod')} of ours have started so far")
     return _ok("images", f"{plural(len(pods), 'pod')} of ours, none that cannot start")
 
 

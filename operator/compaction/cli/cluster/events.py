@@ -5,7 +5,6 @@ Exit codes: 0 shown; 1 it could not be read; 2 wrong usage; 130 a watch that was
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable
@@ -38,7 +37,6 @@ _COLUMNS: Final = (
     OutputColumn("object", "Object"),
     OutputColumn("message", "Message"),
 )
-RECONNECT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +136,21 @@ def _row(event: Event, now: datetime) -> dict[str, Any]:
 
 
 async def _follow(cluster: ClusterAccess, subject: EventSubject, output: OutputFormat) -> None:
-    """Each Event once in each version, until interrupted; a watch that ends or breaks is begun again."""
-    from compaction.errors import ApiUnavailableError, GoneError
+    """Each Event once in each version, until interrupted."""
+    from compaction.cli.cluster.access import follow
 
-    table, seen = TableStream(_COLUMNS), set[tuple[str, str]]()
+    table = TableStream(_COLUMNS)
 
-    def say(row: dict[str, Any]) -> None:
+    def show(event: Event) -> None:
+        if not subject.has(event):
+            return
+        row = _row(event, datetime.now(UTC))
         if output is OutputFormat.JSON:
             click.echo(json.dumps(row))
         else:
             table.print(row)
 
-    while True:
-        try:
-            async for event in cluster.watch_events():
-                version = (event["metadata"]["uid"], event["metadata"]["resourceVersion"])
-                if version not in seen and subject.has(event):
-                    seen.add(version)
-                    say(_row(event, datetime.now(UTC)))
-        except (GoneError, ApiUnavailableError):
-            # The next watch begins with what there is, of which only what is new is printed.
-            await asyncio.sleep(RECONNECT_SECONDS)
+    def version(event: Event) -> tuple[str, str]:
+        return event["metadata"]["uid"], event["metadata"]["resourceVersion"]
+
+    await follow(cluster.watch_events, version, show)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
+from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.lazy import errors_as_exit_code, freeze_modules
-from compaction.cli.values import BytesParameter, DurationParameter
+from compaction.cli.values import BytesParameter, ConfigurationFile, DurationParameter
 from compaction.kube.logging import LogFormat
 
 if TYPE_CHECKING:
-    from compaction.core.reconcile.observations import OperatorLimits
+    from compaction.api.policy.configuration import OperatorConfiguration
     from compaction.kube.client.tokens import AccountName
-    from compaction.kube.launchers.base import PodAllowance
     from compaction.kube.replica.operator import OperatorConfig
 
 
@@ -41,6 +39,12 @@ class Account(click.ParamType["AccountName"]):
 @namespace_option("Watch this namespace.")
 @click.option("--all-namespaces", "-A", is_flag=True, help="Watch all namespaces.")
 @kubeconfig_option()
+@click.option(
+    "--config",
+    "configuration",
+    type=ConfigurationFile(),
+    help="Defaults of policies, limits and the sink of events, of kind OperatorConfiguration. Flags win over it.",
+)
 @click.option("--identity", default=None, help="Name of this replica in the Lease (unique; default: host, pid, uuid).")
 @click.option(
     "--service-account",
@@ -66,31 +70,27 @@ class Account(click.ParamType["AccountName"]):
 @click.option(
     "--max-workers",
     type=click.IntRange(min=1),
-    envvar="COMPACTION_MAX_WORKERS",
-    help="Maximum number of workers of all policies. COMPACTION_MAX_WORKERS. Default: no limit.",
+    help="Maximum number of workers of all policies. Default: limits.maxWorkers of --config, else no limit.",
 )
 @click.option(
     "--max-bytes-per-second",
     type=BytesParameter(),
-    envvar="COMPACTION_MAX_BYTES_PER_SECOND",
     metavar="QUANTITY",
-    help="Maximum bytes per second that all rewrites read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
-    "Default: no limit.",
+    help="Maximum bytes per second that all rewrites read and write, such as 200M. "
+    "Default: limits.maxBytesPerSecond of --config, else no limit.",
 )
 @click.option(
     "--worker-accounts",
-    default=WORKER_SERVICE_ACCOUNT,
-    envvar="COMPACTION_WORKER_ACCOUNTS",
-    show_default=True,
     metavar="NAME,...",
-    help="Service accounts that policies may name for drivers. COMPACTION_WORKER_ACCOUNTS.",
+    help="Service accounts that policies may name for drivers. Default: workerAccounts of --config, else "
+    "compaction-worker.",
 )
 @click.option(
     "--privileged-workers",
     is_flag=True,
-    envvar="COMPACTION_PRIVILEGED_WORKERS",
-    help="Let pod templates of policies go beyond the Baseline of the Pod Security Standards. "
-    "COMPACTION_PRIVILEGED_WORKERS.",
+    default=None,
+    help="Let pod templates of policies go beyond the Baseline of the Pod Security Standards. Default: "
+    "privilegedWorkers of --config.",
 )
 @click.option("--resync", type=DurationParameter(least=1), default="5m", show_default=True)
 @click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
@@ -106,6 +106,7 @@ def command(
     namespace: str | None,
     all_namespaces: bool,
     kubeconfig: Path | None,
+    configuration: OperatorConfiguration | None,
     identity: str | None,
     service_account: AccountName | None,
     lease_namespace: str | None,
@@ -119,8 +120,8 @@ def command(
     concurrency: int,
     max_workers: int | None,
     max_bytes_per_second: int | None,
-    worker_accounts: str,
-    privileged_workers: bool,
+    worker_accounts: str | None,
+    privileged_workers: bool | None,
     resync: float,
     log_format: str,
     log_level: str,
@@ -133,8 +134,10 @@ def command(
     if all_namespaces == (namespace is not None):
         raise click.UsageError("give either --namespace NAME or --all-namespaces")
     # Who asks for help waits for nothing of the operator, which takes longer to import than any other command.
-    from compaction.core.reconcile.observations import OperatorLimits
-    from compaction.kube.launchers.base import PodAllowance
+    from pydantic import ValidationError
+
+    from compaction.api.base import first_problem
+    from compaction.api.policy.configuration import OperatorConfiguration, with_flags
     from compaction.kube.replica.operator import OperatorConfig, default_state_dir
     from compaction.leases.election import ElectionSettings, make_identity
 
@@ -144,6 +147,16 @@ def command(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    try:
+        configuration = with_flags(
+            configuration or OperatorConfiguration(),
+            max_workers=max_workers,
+            max_bytes_per_second=max_bytes_per_second,
+            worker_accounts=None if worker_accounts is None else tuple(worker_accounts.split(",")),
+            privileged_workers=privileged_workers,
+        )
+    except ValidationError as error:
+        raise click.UsageError(f"flags, and the file of --config: {first_problem(error)}") from error
     config = OperatorConfig(
         namespace=namespace,
         state_dir=(state_dir or default_state_dir()).absolute(),
@@ -159,33 +172,37 @@ def command(
         log_level=logging.getLevelNamesMapping()[log_level.upper()],
         concurrency=concurrency,
         resync_seconds=resync,
+        published=configuration.published(),
     )
-    limits = OperatorLimits(max_workers, max_bytes_per_second)
-    allowance = PodAllowance(frozenset(worker_accounts.split(",")), privileged=privileged_workers)
-    return _run(config, limits, allowance, service_account)
+    return _run(config, configuration, service_account)
 
 
-def _run(
-    config: OperatorConfig, limits: OperatorLimits, allowance: PodAllowance, service_account: AccountName | None
-) -> int:
+def _run(config: OperatorConfig, configuration: OperatorConfiguration, service_account: AccountName | None) -> int:
     """Run the replica with its controllers, and the launcher of where it runs."""
     from compaction.catalogs.operator.controller import CatalogController, Controllers
     from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants
+    from compaction.core.reconcile.observations import OperatorLimits
     from compaction.kube.client.config import runs_in_a_pod
     from compaction.kube.client.secrets import NamespaceSecrets
     from compaction.kube.controller import PolicyController
     from compaction.kube.launchers.backends import make_launcher
+    from compaction.kube.launchers.base import PodAllowance
     from compaction.kube.launchers.process import ProcessLauncher
     from compaction.kube.replica.operator import run_operator
+    from compaction.kube.sink import sink_of
 
     environment = {"KUBECONFIG": str(config.kubeconfig.absolute())} if config.kubeconfig is not None else None
+    shared = configuration.limits
+    limits = OperatorLimits(shared.max_workers, shared.max_bytes_per_second)
+    accounts = frozenset(configuration.worker_accounts)
+    sink = sink_of(configuration.sink) if configuration.sink is not None else None
     freeze_modules()
     with errors_as_exit_code():
         return run_operator(
             config,
             make_controller=lambda: Controllers(
-                PolicyController(limits=limits),
-                CatalogController(logs=EtcdLogs(), participants=HttpParticipants, account=service_account),
+                PolicyController(limits=limits, defaults=configuration.defaults, sink=sink),
+                CatalogController(logs=EtcdLogs(), participants=HttpParticipants, account=service_account, sink=sink),
             ),
             make_launcher=lambda client: make_launcher(
                 client,
@@ -195,8 +212,7 @@ def _run(
                     secrets_of=lambda key: NamespaceSecrets(client, key.namespace, f"{POLICY_KIND}/{key.name}"),
                 ),
                 namespace=config.namespace,
-                default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
                 in_pod=runs_in_a_pod(),
-                allowance=allowance,
+                allowance=PodAllowance(accounts, privileged=configuration.privileged_workers),
             ),
         )

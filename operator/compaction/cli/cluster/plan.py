@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -14,13 +14,16 @@ from compaction.api.enums import Approval, JobState, PlanApproval
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_APPROVED_BY, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
-from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.api.text.printing import format_age, format_bytes, format_cost, plural
+from compaction.api.text.quantities import Duration
 from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.cli.values import DurationParameter
 from compaction.core.explain.words import left_out_words
 from compaction.core.meaning import meaning_of
+from compaction.errors import InvalidManifestError
 from compaction.kube.errors import ClusterCommandError
 from compaction.registry import kind_of
 
@@ -50,12 +53,43 @@ _LEFT_OUT: Final = (
 
 
 @click.command("plan")
-@click.argument("policy", shell_complete=complete("policies"))
+@click.argument("policy", required=False, shell_complete=complete("policies"))
+@click.option(
+    "-f",
+    "--file",
+    "source",
+    type=click.File("r", encoding="utf-8"),
+    help="What its policies and catalogs would do now (- reads standard input).",
+)
+@click.option("--against", metavar="NAME", help="With -f: the object to compare with; default: that of the same name.")
+@click.option("--timeout", type=DurationParameter(), help="With -f: give up after this time; default: 5m.")
 @cluster_options()
 @output_option()
-def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None:
-    """Show the newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out."""
+def command(
+    *,
+    policy: str | None,
+    source: TextIO | None,
+    against: str | None,
+    timeout: Duration | None,
+    target: CommandTarget,
+    output: OutputFormat,
+) -> int:
+    """Show the newest plan of POLICY: hash, jobs, cost, gain, and why every other candidate was left out.
+
+    With -f show what a changed spec would do now, beside what is in force. The operator computes both from scans of the
+    same moment; nothing is created, and what is in force goes on.
+
+    Example: kubectl compaction plan -f new.yaml
+    """
     from compaction.cli.cluster.access import ask  # has a client of the API, which help does without
+
+    if (policy is None) == (source is None):
+        raise click.UsageError("give a policy, or -f FILE")
+    if source is not None:
+        return _preview(source, against, WITHIN if timeout is None else timeout, target, output)
+    if against is not None or timeout is not None:
+        raise click.UsageError("--against and --timeout are for -f FILE")
+    assert policy is not None, "one of the two"
 
     async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob]]:
         return await cluster.policy(policy), await cluster.jobs(policy)
@@ -65,6 +99,33 @@ def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None
         _show(found, jobs, datetime.now(UTC))
     else:
         emit(_data(found, jobs, datetime.now(UTC)), output)
+    return 0
+
+
+WITHIN: Final = Duration("5m")
+"""For so long a preview is waited for."""
+
+
+def _preview(source: TextIO, against: str | None, within: Duration, target: CommandTarget, output: OutputFormat) -> int:
+    """Show what the objects of a file would do; returns the exit code."""
+    from compaction.cli.cluster.access import ask
+    from compaction.cli.cluster.preview import ask_about, proposed_in
+    from compaction.cli.previews import show_previews
+
+    try:
+        objects = proposed_in(source.read(), source.name)
+    except (InvalidManifestError, UnicodeDecodeError) as error:
+        raise click.UsageError(str(error)) from error
+    if against is not None and len(objects) != 1:
+        raise click.UsageError(f"--against is for one object, and {source.name} holds {len(objects)}")
+    found, code = ask(
+        target,
+        lambda cluster: ask_about(
+            cluster, objects, source.name, against=against, namespace=target.namespace, within=float(within)
+        ),
+    )
+    show_previews(found, output)
+    return code
 
 
 def _is_of(plan: PlanStatus, job: CompactionJob) -> bool:
@@ -85,6 +146,7 @@ def _data(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         "policy": policy.metadata.name,
         **plan.to_object(),
         "plannedJobs": plan.jobs,
+        "cost": policy.status.cost.to_object() if policy.status.cost is not None else None,
         "jobs": [job_data(job, now) for job in sorted_jobs(jobs) if _is_of(plan, job)],
         "leftOut": [_left_out(row) for row in plan.left_out],
         "awaitsApproval": plan.approval is PlanApproval.PENDING,
@@ -110,6 +172,9 @@ def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         click.echo(f"No plan of {policy.metadata.name} yet: its store was not scanned.")
         return
     click.echo(summary(policy, plan, now))
+    cost = policy.status.cost
+    if cost is not None:
+        click.echo(f"Finished jobs took {format_cost(cost.cpu_seconds, cost.gain_per_cpu_second)}.")
     unfinished, others = _of_plan(plan, jobs)
     if plan.approval is PlanApproval.PENDING:
         click.echo()
@@ -227,10 +292,8 @@ async def _approve(cluster: ClusterAccess, chosen: Sequence[tuple[CompactionPoli
     user, code = await cluster.user(), 0
     for policy, plan in chosen:
         name = policy.metadata.name
-        annotations = {ANNOTATION_APPROVE: plan.hash, ANNOTATION_APPROVED_BY: f"{plan.hash}/{user}"}
         try:
-            patch = {"metadata": {"annotations": annotations}}
-            await cluster.patch(COMPACTION_POLICIES, name, patch, namespace=cluster.namespace)
+            await cluster.patch(COMPACTION_POLICIES, name, approval_patch(plan, user), namespace=cluster.namespace)
         except CompactionError as error:
             report(f"policy {name}: {error}")
             code = EXIT_DATA_ERROR
@@ -240,6 +303,13 @@ async def _approve(cluster: ClusterAccess, chosen: Sequence[tuple[CompactionPoli
             f"{plural(plan.jobs, 'job is', 'jobs are')} created; a changed store makes another plan, which waits again"
         )
     return code
+
+
+def approval_patch(plan: PlanStatus, user: str) -> dict[str, Any]:
+    """The patch of a policy that approves a plan, with the claim of who did."""
+    # With the hash, so that the claim of an approval of before is none about this one.
+    annotations = {ANNOTATION_APPROVE: plan.hash, ANNOTATION_APPROVED_BY: f"{plan.hash}/{user}"}
+    return {"metadata": {"annotations": annotations}}
 
 
 def _named(text: str) -> tuple[str, str | None]:

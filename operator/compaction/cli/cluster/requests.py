@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from compaction.api.names import ANNOTATION_OUTSIDE_WINDOW, ANNOTATION_RUN_NOW, ANNOTATION_SCAN, CATALOG_KIND
-from compaction.api.requests import RequestOutcome, RequestStatus
+from compaction.api.names import ANNOTATION_SCAN, CATALOG_KIND
+from compaction.api.requests import RequestOutcome, RequestStatus, run_now_annotations
 from compaction.api.text.printing import format_bytes, mark_of, plural
 from compaction.api.text.quantities import Duration
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
+from compaction.cli.cluster.flags import CommandTarget, cluster_options, complete
 from compaction.cli.lazy import EXIT_DATA_ERROR, report, warn
 from compaction.cli.values import DurationParameter
 from compaction.kube.errors import ClusterCommandError
@@ -93,28 +93,17 @@ async def selected(cluster: ClusterAccess, selection: ObjectSelection) -> tuple[
         found += catalogs or []
         if not found:
             raise ClusterCommandError("no policy and no catalog matches")
-        return found, 0
+        # One that an older definition let in was named, and did not take what all were asked for.
+        return found, EXIT_DATA_ERROR if cluster.left_out else 0
     subjects: list[Subject] = []
     code = 0
     for text in dict.fromkeys(selection.names):
         try:
-            subjects.append(await _named(cluster, text))
+            subjects.append(await cluster.policy_or_catalog(text, only_one=True))
         except ClusterCommandError as error:
             report(error)
             code = EXIT_DATA_ERROR
     return subjects, code
-
-
-async def _named(cluster: ClusterAccess, text: str) -> Subject:
-    kind, name = kind_and_name(text, ObjectKind.POLICY, ObjectKind.CATALOG)
-    if kind is ObjectKind.CATALOG:
-        return await cluster.catalog(name)
-    if kind is ObjectKind.POLICY:
-        return await cluster.policy(name)
-    policy, catalog = await cluster.find_policy(name), await cluster.find_catalog(name)
-    if policy is not None and catalog is not None:
-        raise ClusterCommandError(f"{name} is a policy and a catalog: give cpol/{name} or ccat/{name}")
-    return policy or catalog or await cluster.policy(name)
 
 
 def _is_catalog(subject: Subject) -> bool:
@@ -228,7 +217,7 @@ def run_now_command(
     Example: kubectl compaction run-now -l team=blue --wait
     """
     value = _value()
-    annotations = {ANNOTATION_RUN_NOW: value, ANNOTATION_OUTSIDE_WINDOW: value if outside_window else None}
+    annotations = run_now_annotations(value, outside_window=outside_window)
 
     def judge(before: Subject, now: Subject) -> Verdict | None:
         answer = _answered(now.status.last_handled_run_now, now.status.run_now, value)
@@ -271,13 +260,14 @@ def _answered(mark: str, answer: RequestStatus | None, value: str) -> RequestSta
 
 def _ended(before: Subject, now: Subject, answer: RequestStatus) -> Verdict | None:
     """Return how the run ended; None while jobs of the policy run or wait, or its plan waits for approval."""
-    from compaction.api.enums import WaitReason
+    from compaction.api.enums import PlanApproval
     from compaction.api.policy.policy import CompactionPolicy
 
     if not isinstance(now, CompactionPolicy) or not isinstance(before, CompactionPolicy):
         return True, f"{answer.reason}: {answer.message}"
     status = now.status
-    approval = status.waiting is not None and status.waiting.reason == WaitReason.APPROVAL_PENDING
+    # Not by what is waited for: on hold that is the hold.
+    approval = status.plan is not None and status.plan.approval is PlanApproval.PENDING
     if status.active or status.queued or approval:
         return None
     faulty = status.faulty - before.status.faulty

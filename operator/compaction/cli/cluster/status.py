@@ -6,12 +6,11 @@ interrupted.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,7 +24,7 @@ from compaction.catalogs.cli.catalog_view import (
     participant_data,
     show_catalog,
 )
-from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_options, complete, kind_and_name
+from compaction.cli.cluster.flags import CommandTarget, cluster_options, complete
 from compaction.cli.cluster.status_view import (
     Data,
     fleet_columns,
@@ -47,13 +46,11 @@ from compaction.cli.output import (
     print_table,
 )
 from compaction.core.explain.explanation import Coordination, coordination
-from compaction.errors import ApiUnavailableError, GoneError
 
 if TYPE_CHECKING:
     from compaction.cli.cluster.access import ClusterAccess
     from compaction.leases.record import Lease
 
-RECONNECT_SECONDS: Final = 2.0
 _THINGS: Final = "policies or catalogs"
 
 
@@ -80,7 +77,6 @@ ORDERS: Final[Mapping[str, Callable[[Data], tuple[float, str, str]]]] = {
 }
 """Values of --sort: the most debt, the oldest debt, the oldest object first."""
 CoordinatorOf = Callable[[str], Coordination]
-Watched = TypeVar("Watched", CompactionPolicy, CatalogCompaction)
 
 
 @click.command("status")
@@ -202,33 +198,28 @@ async def _show_one(
     """The policy or the catalog of that name; with `watch` its rows. Raises ClusterCommandError for one that does not
     exist: it is no silent wait.
     """
-    kind, name = kind_and_name(text, ObjectKind.POLICY, ObjectKind.CATALOG)
-    policy = await cluster.find_policy(name) if kind is not ObjectKind.CATALOG else None
-    catalog = None
-    if policy is None:
-        catalog = await cluster.find_catalog(name) if kind is None else None
-        if catalog is None and kind is ObjectKind.CATALOG:
-            catalog = await cluster.catalog(name)
-        if catalog is None:
-            policy = await cluster.policy(name)
+    found = await cluster.policy_or_catalog(text)
+    name = found.metadata.name
     coordinator_of, now = await _coordinators(cluster), datetime.now(UTC)
     coordinator, data = coordinator_of(cluster.namespace), output in (OutputFormat.JSON, OutputFormat.YAML)
-    if watch and policy is not None:
-        await _watch(cluster, name, target, output)
-    elif watch:
-        await _watch_catalog(cluster, name, output)
-    elif catalog is not None and data:
-        rows = [participant_data(participant, now) for participant in catalog.status.participants]
-        emit(catalog_data(catalog, now, coordinator) | {"participantRows": rows}, output)
-    elif catalog is not None:
-        show_catalog(catalog, now, coordinator)
-    elif policy is not None:
-        jobs, leases = await cluster.jobs(name), await cluster.leases()
-        if data:
-            rows = [job_data(job, now, leases) for job in sorted_jobs(jobs)]
-            emit(policy_data(policy, now, coordinator) | {"jobs": rows}, output)
+    if isinstance(found, CatalogCompaction):
+        if watch:
+            await _watch_catalog(cluster, name, output)
+        elif data:
+            rows = [participant_data(participant, now) for participant in found.status.participants]
+            emit(catalog_data(found, now, coordinator) | {"participantRows": rows}, output)
         else:
-            show_policy(policy, jobs, now, coordinator, leases)
+            show_catalog(found, now, coordinator)
+        return
+    if watch:
+        await _watch(cluster, name, target, output)
+        return
+    jobs, leases = await cluster.jobs(name), await cluster.leases()
+    if data:
+        rows = [job_data(job, now, leases) for job in sorted_jobs(jobs)]
+        emit(policy_data(found, now, coordinator) | {"jobs": rows}, output)
+    else:
+        show_policy(found, jobs, now, coordinator, leases)
 
 
 async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
@@ -297,14 +288,15 @@ async def _watch(
     if not target.all_namespaces:
         _warn({cluster.namespace: coordinator_of(cluster.namespace)}, datetime.now(UTC))
     columns = fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE)
-    # A row is news, so an operator writes: what the Leases said at the beginning says less than that.
-    await _follow(
-        lambda: cluster.watch_policies(name, labels=labels),
-        lambda item: policy_data(item, datetime.now(UTC)),
-        fleet_row,
-        columns,
-        output,
-    )
+    from compaction.cli.cluster.access import follow
+
+    def show(policy: CompactionPolicy) -> None:
+        # A row is news, so an operator writes: what the Leases said at the beginning says less than that.
+        data = policy_data(policy, datetime.now(UTC))
+        print_row(data, fleet_row(data))
+
+    print_row = _row_printer(columns, output)
+    await follow(lambda: cluster.watch_policies(name, labels=labels), _version, show)
 
 
 async def _watch_catalog(cluster: ClusterAccess, name: str, output: OutputFormat) -> None:
@@ -312,43 +304,28 @@ async def _watch_catalog(cluster: ClusterAccess, name: str, output: OutputFormat
     coordinator_of = await _coordinators(cluster)
     _warn({cluster.namespace: coordinator_of(cluster.namespace)}, datetime.now(UTC))
     columns = catalog_columns(namespaces=False, wide=output is OutputFormat.WIDE)
-    await _follow(
-        lambda: cluster.watch_catalog(name),
-        lambda item: catalog_data(item, datetime.now(UTC)),
-        catalog_row,
-        columns,
-        output,
-    )
+    from compaction.cli.cluster.access import follow
+
+    def show(catalog: CatalogCompaction) -> None:
+        data = catalog_data(catalog, datetime.now(UTC))
+        print_row(data, catalog_row(data))
+
+    print_row = _row_printer(columns, output)
+    await follow(lambda: cluster.watch_catalog(name), _version, show)
 
 
-async def _follow(
-    watch: Callable[[], AsyncIterator[Watched]],
-    data_of: Callable[[Watched], Data],
-    row_of: Callable[[Data], Data],
-    columns: Sequence[OutputColumn],
-    output: OutputFormat,
-) -> None:
-    """A row at each change; a watch that ends or breaks is restarted, which repeats no row."""
+def _version(item: CompactionPolicy | CatalogCompaction) -> tuple[str, str]:
+    return item.metadata.uid, item.metadata.resource_version
+
+
+def _row_printer(columns: Sequence[OutputColumn], output: OutputFormat) -> Callable[[Data, Data], None]:
+    """Return a printer of one object at a time: its row in a table, or its exact values as JSON in a line."""
     table = TableStream(columns)
-    seen: dict[tuple[str, str], str] = {}
-    lost = False
-    while True:
-        try:
-            async for item in watch():
-                lost = False
-                meta = item.metadata
-                if seen.get((meta.namespace, meta.name)) == meta.resource_version:
-                    continue
-                seen[meta.namespace, meta.name] = meta.resource_version
-                data = data_of(item)
-                if output is OutputFormat.JSON:
-                    click.echo(json.dumps(data))
-                else:
-                    table.print(row_of(data))
-        except GoneError:
-            continue
-        except ApiUnavailableError as error:
-            if not lost:
-                click.echo(f"the watch broke, trying again: {error}", err=True)
-            lost = True
-            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def show(data: Data, row: Data) -> None:
+        if output is OutputFormat.JSON:
+            click.echo(json.dumps(data))
+        else:
+            table.print(row)
+
+    return show

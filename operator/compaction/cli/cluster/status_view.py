@@ -9,12 +9,13 @@ from typing import Any, Final
 import click
 
 from compaction.api.base import format_timestamp
-from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, RoundRecord
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.api.policy.policy_status import RunRecord
+from compaction.api.text.printing import format_age, format_bytes, format_cost, format_cpu, plural
 from compaction.cli.output import OutputColumn, optional, optional_bytes, print_pairs, print_table
 from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
 from compaction.core.explain.why_job import progress_percent
@@ -40,6 +41,11 @@ def time_text(moment: datetime | None) -> str | None:
 def age_text(seconds: int | None) -> str:
     """`2m10s`, or `-`."""
     return "-" if seconds is None else format_age(seconds)
+
+
+def cpu_text(seconds: float | None) -> str:
+    """`12.3s`, or `-`."""
+    return "-" if seconds is None else format_cpu(seconds)
 
 
 def since_text(status: CompactionPolicyStatus | CatalogCompactionStatus, now: datetime) -> str:
@@ -122,6 +128,8 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "lastSuccessAt": time_text(status.last_success_time),
         "lastSuccessSeconds": seconds_between(status.last_success_time, now),
         "bytesReclaimed": status.bytes_reclaimed,
+        "cpuSeconds": status.cost.cpu_seconds if status.cost is not None else None,
+        "gainPerCpuSecond": status.cost.gain_per_cpu_second if status.cost is not None else None,
         "workers": status.workers,
         "ageSeconds": seconds_between(policy.metadata.creation_timestamp, now),
     }
@@ -177,6 +185,8 @@ _FLEET = (
     OutputColumn("bytesReclaimed", "Reclaimed", optional_bytes),
 )
 _WIDE = (
+    OutputColumn("cpuSeconds", "CPU", cpu_text),
+    OutputColumn("gainPerCpuSecond", "Gain/CPU s", optional_bytes),
     OutputColumn("workers", "Workers"),
     OutputColumn("quarantined", "Quarantined"),
     OutputColumn("store", "Store", optional),
@@ -197,6 +207,7 @@ _JOBS = (
     OutputColumn("startedSeconds", "Started", age_text),
     OutputColumn("finishedSeconds", "Ended", age_text),
     OutputColumn("tookSeconds", "Took", age_text),
+    OutputColumn("cpuSeconds", "CPU", cpu_text),
     OutputColumn("ageSeconds", "Age", age_text),
 )
 
@@ -221,6 +232,7 @@ def totals_data(rows: Sequence[Data]) -> Data:
         "policies": len(rows),
         "notReady": sum(row["ready"] != "True" for row in rows),
         **{key: total(key) for key in ("debtBytes", "active", "queued", "faulty", "quarantined", "bytesReclaimed")},
+        "cpuSeconds": round(sum(row["cpuSeconds"] or 0.0 for row in rows), 3),
     }
 
 
@@ -232,6 +244,7 @@ def totals_line(totals: Data, catalogs: Sequence[Data]) -> str:
         f"{format_bytes(totals['debtBytes'])} of debt; {run}, {wait}, {totals['faulty']} faulty; "
         f"{format_bytes(totals['bytesReclaimed'])} reclaimed"
     )
+    line += f" for {format_cpu(totals['cpuSeconds'])} of CPU" if totals["cpuSeconds"] else ""
     if not catalogs:
         return line
     behind = sum(row["behindVersions"] or 0 for row in catalogs)
@@ -260,7 +273,59 @@ def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None =
         "startedSeconds": seconds_between(status.assigned_at, now),
         "finishedSeconds": seconds_between(status.finished_at, now),
         "tookSeconds": seconds_between(status.assigned_at, status.finished_at),
+        "cpuSeconds": status.usage.cpu_seconds if status.usage is not None else None,
         "ageSeconds": seconds_between(job.metadata.creation_timestamp, now),
+    }
+
+
+# Runs of a policy, and rounds of a catalog.
+
+_RUNNING: Final = "running"
+
+
+def run_data(run: RunRecord, now: datetime) -> dict[str, Any]:
+    """One run of a policy, in exact values; `givenUp` once it has ended."""
+    # While it runs, a job that has neither succeeded nor is parked is one that waits or works.
+    ended = run.ended_at is not None
+    seconds = seconds_between(run.started_at, run.ended_at or now)
+    return {
+        "plan": run.plan,
+        "startedAt": time_text(run.started_at),
+        "endedAt": time_text(run.ended_at),
+        "approvedAt": time_text(run.approved_at),
+        "reason": run.reason,
+        "approvedBy": run.approved_by,
+        "debtBytes": run.debt_bytes,
+        "tookSeconds": seconds if ended else None,
+        "took": age_text(seconds) if ended else f"{_RUNNING} {age_text(seconds)}",
+        "jobs": run.jobs,
+        "succeeded": run.succeeded,
+        "faulty": run.faulty,
+        "givenUp": max(0, run.jobs - run.succeeded - run.faulty) if ended else None,
+        "bytesRead": run.bytes_read,
+        "bytesWritten": run.bytes_written,
+        "bytesReclaimed": run.bytes_reclaimed,
+        "workSeconds": run.seconds,
+        "cpuSeconds": run.cpu_seconds,
+        "driverPeakBytes": run.driver_peak_bytes,
+        "executorPeakBytes": run.executor_peak_bytes,
+        "work": [item.to_object() for item in run.work],
+    }
+
+
+def round_data(record: RoundRecord) -> dict[str, Any]:
+    """One round of a catalog, in exact values."""
+    seconds = seconds_between(record.started_at, record.ended_at)
+    return {
+        "startedAt": time_text(record.started_at),
+        "endedAt": time_text(record.ended_at),
+        "tookSeconds": seconds,
+        "took": age_text(seconds),
+        "trigger": record.trigger.value,
+        "compaction": record.compaction,
+        "propagation": record.propagation,
+        "versionsCut": record.versions_cut,
+        "bytesCut": record.bytes_cut,
     }
 
 
@@ -320,6 +385,8 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     done = policy.status.succeeded
     success = f", the last {age_text(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
+    if data["cpuSeconds"] is not None:
+        pairs.append(("Cost", format_cost(data["cpuSeconds"], data["gainPerCpuSecond"])))
     if data["quarantined"]:
         more = f"kubectl compaction quarantine {data['name']} -n {data['namespace']}"
         pairs.append(("Quarantined", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))

@@ -108,7 +108,7 @@ def command(
             worker = Worker(
                 heartbeat=Heartbeat(connect, inbox=inbox, slots=slots, lease_seconds=lease_seconds),
                 inbox=inbox,
-                runner=RunnerOfAllKinds(engine, holder=name, secrets=DirectorySecrets(secrets_dir)),
+                runner=RunnerOfAllKinds(engine, holder=name, secrets=DirectorySecrets(secrets_dir), meter=engine),
                 slots=slots,
                 idle_seconds=idle_seconds,
             )

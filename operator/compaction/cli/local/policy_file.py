@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
+from pydantic import ValidationError
 
+from compaction.api.base import first_problem
 from compaction.api.manifests import kinds_in, load_secrets, objects_of
 from compaction.api.names import ANNOTATION_APPROVE, API_VERSION, POLICY_KIND
+from compaction.api.policy.configuration import NO_DEFAULTS, PolicyDefaults, completed, taken
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.lazy import report
 from compaction.errors import CompactionError, InvalidManifestError
@@ -56,8 +59,10 @@ class PolicyFile:
         wanted: str | None = None,
         approved: str | None = None,
         secrets_dir: Path | None = None,
+        defaults: PolicyDefaults = NO_DEFAULTS,
     ) -> None:
-        """`text`: what was read of the source already, None when it was not."""
+        """`text`: what was read of the source already, None when it was not. `defaults`: those of an installation."""
+        self._defaults = defaults
         self._wanted = wanted
         self._approved = approved
         self._mounted = DirectorySecrets(str(secrets_dir)) if secrets_dir is not None else None
@@ -93,12 +98,23 @@ class PolicyFile:
 
     def _read(self, text: str, name: str) -> CompactionPolicy:
         policy = chosen(load_policies(text, source=name), self._wanted, name=name)
+        body = policy.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if added := taken(body["spec"], self._defaults):
+            policy = _with_defaults(completed(body, added), name)
         if kind_of(policy.spec.store).secrets(policy.spec.store).driver:
             self._given = GivenSecrets(load_secrets(text, source=name), name)
         if self._approved is None or ANNOTATION_APPROVE in policy.metadata.annotations:
             return policy
         annotations = {**policy.metadata.annotations, ANNOTATION_APPROVE: self._approved}
         return policy.model_copy(update={"metadata": policy.metadata.model_copy(update={"annotations": annotations})})
+
+
+def _with_defaults(body: Mapping[str, Any], name: str) -> CompactionPolicy:
+    """The policy with the spec in force. Raises InvalidManifestError when the two do not fit together."""
+    try:
+        return CompactionPolicy.from_object(body)
+    except ValidationError as error:
+        raise InvalidManifestError(f"{name}, with the defaults of --config: {first_problem(error)}") from error
 
 
 def path_of(source: TextIO) -> Path | None:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TextIO
@@ -22,17 +23,19 @@ import click
 from compaction.api.enums import JobState
 from compaction.api.manifests import holds
 from compaction.api.names import ANNOTATION_APPROVE, CATALOG_KIND, POLICY_KIND
+from compaction.api.policy.configuration import NO_DEFAULTS, OperatorConfiguration
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.printing import format_bytes, plural, printable
+from compaction.api.text.printing import format_bytes, format_cost, plural, printable
 from compaction.cli.lazy import errors_as_exit_code, report
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.local.run_view import NoOthers, OpenOthers, Others, RunOptions, problems_of, show_plan, show_result
 from compaction.cli.output import OutputFormat, ProgressBar, emit, output_option, print_pairs
+from compaction.cli.values import ConfigurationFile
 from compaction.errors import CompactionError, InvalidManifestError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.processes.process import class_archives, this_process
 from compaction.local.run.job import PLAN_PENDING, News
-from compaction.local.run.once import WORKER, LocalRun, LocalWatch, look
+from compaction.local.run.once import WORKER, LocalRun, LocalWatch, compared, look, scan_of
 from compaction.registry import kind_of
 from compaction.storage.adapter import open_store
 from compaction.storage.opened import ThisProcess
@@ -68,7 +71,7 @@ def spark(policy: CompactionPolicy, bar: ProgressBar, secrets: Secrets = NO_SECR
     try:
         with SparkEngine(settings) as engine:
             bar.say("compacting")
-            yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
+            yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets, meter=engine)
     except (EngineStartError, EngineLostError):
         keep_log = True
         raise
@@ -139,6 +142,7 @@ def _line(news: News, file: PolicyFile) -> str:
 
 def _show(watch: LocalWatch, output: OutputFormat) -> None:
     data = summary(watch)
+    seconds = data["cpuSeconds"]
     nouns = kind_of(watch.objects.policy.spec.store).nouns
     if output is not OutputFormat.TABLE:
         emit(data, output)
@@ -148,6 +152,7 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
             ("Policy", data["policy"]),
             ("Jobs", f"{data['succeeded']} succeeded, {data['faulty']} faulty, {data['unfinished']} not finished"),
             ("Reclaimed", format_bytes(data["bytesReclaimed"])),
+            *([("Cost", format_cost(seconds, data["gainPerCpuSecond"]))] if seconds is not None else []),
             ("Deleted", plural(data["deleted"], nouns.deleted)),
             ("Quarantined", plural(len(data["quarantined"]), nouns.source)),
         ]
@@ -159,13 +164,15 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
 def summary(watch: LocalWatch) -> dict[str, Any]:
     """Return the outcome of the run, in exact values."""
     policy, jobs = watch.objects.policy, watch.objects.jobs.values()
-    states = [job.status.state for job in jobs]
+    states, cost = [job.status.state for job in jobs], policy.status.cost
     return {
         "policy": policy.metadata.name,
         "succeeded": policy.status.succeeded,
         "faulty": policy.status.faulty,
         "unfinished": sum(state not in (JobState.SUCCEEDED, JobState.FAULTY) for state in states),
         "bytesReclaimed": policy.status.bytes_reclaimed,
+        "cpuSeconds": cost.cpu_seconds if cost is not None else None,
+        "gainPerCpuSecond": cost.gain_per_cpu_second if cost is not None else None,
         "deleted": watch.deleted,
         "quarantined": [source.to_object() for source in policy.status.quarantined],
         "problems": [error.to_object() for error in policy.status.target_errors],
@@ -182,6 +189,11 @@ def summary(watch: LocalWatch) -> dict[str, Any]:
     help="Policy and catalogs, as for kubectl apply -f (- reads standard input).",
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan without changes; does not start Spark.")
+@click.option(
+    "--against",
+    type=click.File("r", encoding="utf-8"),
+    help="With --dry-run: another version of the file; both plans are shown, side by side.",
+)
 @click.option("--watch", is_flag=True, help="Keep running and compact as the policy says, until stopped.")
 @click.option("--approve", "approved", metavar="HASH", help="Approve the plan of this hash (approval: Manual).")
 @click.option("--policy", "wanted", help="Name of the policy, when the file holds several; catalogs are left out.")
@@ -191,6 +203,9 @@ def summary(watch: LocalWatch) -> dict[str, Any]:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of Secrets that are not in the file: DIR/NAME/KEY.",
 )
+@click.option(
+    "--config", "configuration", type=ConfigurationFile(), help="Defaults of policies: the file of an operator."
+)
 @click.option("--take-over", is_flag=True, help="Release all open jobs of the store first, also those of a cluster.")
 @click.option("-v", "--verbose", is_flag=True, help="Log each step on standard error.")
 @output_option()
@@ -198,11 +213,13 @@ def command(
     *,
     source: TextIO,
     dry_run: bool,
+    against: TextIO | None,
     watch: bool,
     approved: str | None,
     wanted: str | None,
     catalog: str | None,
     secrets_dir: Path | None,
+    configuration: OperatorConfiguration | None,
     take_over: bool,
     verbose: bool,
     output: OutputFormat,
@@ -218,6 +235,8 @@ def command(
     """
     if dry_run and watch:
         raise click.UsageError("give --dry-run or --watch, not both")
+    if against is not None and not dry_run:
+        raise click.UsageError("--against compares plans: give --dry-run, too")
     if wanted is not None and catalog is not None:
         raise click.UsageError("give --policy or --catalog, not both")
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
@@ -227,22 +246,34 @@ def command(
         plan = RunOptions(output, dry_run=dry_run, take_over=take_over)
         has_policy, has_catalog = (_has(source, text, kind) for kind in (POLICY_KIND, CATALOG_KIND))
 
+        defaults = NO_DEFAULTS if configuration is None else configuration.defaults
+        older = None if against is None else _text(against)
+        read = partial(PolicyFile, wanted=wanted, secrets_dir=secrets_dir, defaults=defaults)
+
         def policy() -> PolicyFile:
-            return PolicyFile(source, text=text, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
+            return read(source, text=text, approved=approved)
+
+        def older_policy() -> PolicyFile | None:
+            return None if against is None else read(against, text=older)
 
         if wanted is not None or (catalog is None and not has_catalog):
-            problems = _policy(policy(), plan, signals)
+            problems = _policy(policy(), plan, signals, older_policy())
         else:
             # Here, not above: all of catalogs costs half a second of a run that has none.
             from compaction.catalogs.cli.run_catalogs import (
                 CatalogFile,
+                compare_catalogs,
                 run_catalogs,
                 watch_catalogs,
                 watched_beside,
             )
 
             catalogs = CatalogFile(source, text, wanted=catalog, secrets_dir=secrets_dir)
-            if catalog is None and has_policy:
+            if against is not None and older is not None:
+                before = CatalogFile(against, older, wanted=catalog, secrets_dir=secrets_dir)
+                problems = _policy(policy(), plan, signals, older_policy()) if catalog is None and has_policy else []
+                problems += compare_catalogs(before, catalogs, plan)
+            elif catalog is None and has_policy:
                 file = policy()
                 with watched_beside(catalogs, plan) if watch else nullcontext():
                     problems = _policy(file, plan, signals)
@@ -271,10 +302,14 @@ def _has(source: TextIO, text: str, kind: str) -> bool:
         raise click.UsageError(str(error)) from error
 
 
-def _policy(file: PolicyFile, plan: RunOptions, signals: StopSignals | None) -> list[str]:
-    """Run the policy of the file and return what is wrong, one line for each thing; a watch (until `signals`) ends
-    without.
+def _policy(
+    file: PolicyFile, plan: RunOptions, signals: StopSignals | None, before: PolicyFile | None = None
+) -> list[str]:
+    """Run the policy of the file, or compare it with that of another one, and return what is wrong, one line for each
+    thing; a watch (until `signals`) ends without.
     """
+    if before is not None:
+        return _compare(before, file, plan.output)
     if signals is None:
         return _once(file, plan)
     _watch(file, plan, signals)
@@ -318,6 +353,26 @@ def _dry_run(file: PolicyFile, others: Others, output: OutputFormat) -> list[str
         reading, plan = look(policy, store, others=others)
     show_plan(policy, reading, plan, output)
     return [*(problem.message for problem in reading.problems), *others.parked()]
+
+
+def _compare(before: PolicyFile, file: PolicyFile, output: OutputFormat) -> list[str]:
+    """Show what both would do, and return what is wrong, one line for each thing."""
+    from compaction.cli.previews import show_previews
+
+    here, scans, parked = this_process(), [], []
+    for version in (before, file):
+        policy = version.policy
+        # Each version with its own Secrets, and one after the other: a store in a file takes one process at a time.
+        with _open_jobs_of(policy, version, here=here, taking=False) as others:
+            others.tell()
+            with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=version)) as store:
+                scans.append(scan_of(store, others=others))
+            parked += others.parked()
+    preview = compared(before.policy, file.policy, (scans[0], scans[1]))
+    name = "standard input" if file.path is None else str(file.path)
+    show_previews([(preview, {"policy": file.policy.metadata.name, "file": name})], output)
+    problems = [problem.message for scan in scans for problem in scan.problems]
+    return list(dict.fromkeys((*problems, *parked)))
 
 
 def _run(file: PolicyFile, others: Others, output: OutputFormat, here: ThisProcess) -> list[str]:

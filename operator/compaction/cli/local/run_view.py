@@ -12,6 +12,8 @@ import click
 from compaction.api.enums import JobReason, JobState
 from compaction.api.job.job import JobReceipt
 from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.policy.policy_status import PolicyCost
+from compaction.api.text.printing import format_cost
 from compaction.cli.output import OutputColumn, OutputFormat, emit, print_table
 from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
@@ -145,6 +147,7 @@ class CommonTables:
             "bytesReclaimed": receipt.bytes_reclaimed if receipt else 0,
             "verified": self.UNVERIFIED,
             "skipped": [source.to_object() for source in job.status.skipped],
+            "usage": job.status.usage.to_object() if job.status.usage is not None else None,
         }
         if receipt:
             equal = kind_of_job(job.job.spec.kind).proves_equal(receipt)
@@ -281,6 +284,8 @@ def show_result(policy: CompactionPolicy, result: RunResult, fmt: OutputFormat) 
     if data["jobs"]:
         print_table(data["jobs"], tables.RECEIPTS)
     click.echo(tables.outcome(data, result))
+    if data["cpuSeconds"] is not None:
+        click.echo(f"The jobs took {format_cost(data['cpuSeconds'], data['gainPerCpuSecond'])}.")
     _section(data["quarantined"], tables.QUARANTINED)
     tables.show_rest(data)
     _section(data["problems"], _PROBLEMS)
@@ -304,10 +309,17 @@ def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
     """The same with exact values."""
     tables = _tables(policy)
     jobs = [tables.receipt_row(job) for job in result.jobs]
+    known = [
+        (row, job.status.usage.cpu_seconds) for row, job in zip(jobs, result.jobs, strict=True) if job.status.usage
+    ]
+    spent = [(row["bytesReclaimed"], seconds) for row, seconds in known if seconds is not None]
+    cost = PolicyCost(bytes_reclaimed=sum(size for size, _ in spent), cpu_seconds=sum(seconds for _, seconds in spent))
     return {
         "policy": policy.metadata.name,
         "succeeded": result.succeeded,
         "bytesReclaimed": sum(job["bytesReclaimed"] for job in jobs),
+        "cpuSeconds": round(cost.cpu_seconds, 3) if spent else None,
+        "gainPerCpuSecond": cost.gain_per_cpu_second,
         "jobs": jobs,
         "quarantined": [source.to_object() for source in result.quarantined],
         "leftOut": [tables.left_out(row) for row in tables.rows_after(result)],

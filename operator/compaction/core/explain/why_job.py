@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.job.job import AttemptStatus, CompactionJob, JobReceipt
+from compaction.api.job.job_status import ResourceUsage
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.policy import CompactionPolicy, is_superseded
-from compaction.api.text.printing import number_in, plural
+from compaction.api.text.printing import format_bytes, format_cpu, number_in, plural
 from compaction.core.explain.explanation import Explanation, ExplanationBuilder, first_of, tell_coordinator
 from compaction.core.explain.words import job_words, wait_words
 from compaction.core.meaning import Names, meaning_of
@@ -192,6 +193,7 @@ def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     last = _last(job)
     if last is not None and last.reason != reason:
         _explain_attempt(builder, last)
+    builder.state(_used(job.status.usage))
 
 
 def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:
@@ -218,7 +220,20 @@ def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:
         proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
         builder.state(f"{kind.became(receipt)} {proof}.")
         builder.state(changes_of(receipt))
+    builder.state(_used(job.status.usage))
     builder.consequences(meaning)
+
+
+def _used(usage: ResourceUsage | None) -> str:
+    """`Its attempts took 12.3s of CPU, ...`; "" when none could say."""
+    if usage is None or usage.cpu_seconds is None:
+        return ""
+    executors = format_cpu(usage.executor_cpu_seconds or 0.0)
+    moved = (("read", usage.bytes_read), ("wrote", usage.bytes_written))
+    bytes_moved = "".join(f", {verb} {format_bytes(count)}" for verb, count in moved if count is not None)
+    peak = usage.executor_peak_bytes
+    most = f"; a task had {format_bytes(peak)} of memory at most" if peak is not None else ""
+    return f"Its attempts took {format_cpu(usage.cpu_seconds)} of CPU, {executors} in executors{bytes_moved}{most}."
 
 
 def _explain_skipped(builder: ExplanationBuilder, job: CompactionJob) -> None:

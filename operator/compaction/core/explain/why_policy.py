@@ -12,7 +12,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, is_superseded
-from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.api.text.printing import format_age, format_bytes, format_cost, plural
 from compaction.core.explain.explanation import (
     Explanation,
     ExplanationBuilder,
@@ -127,6 +127,8 @@ def _explain_debt(builder: ExplanationBuilder, policy: CompactionPolicy, leases:
     builder.debt(
         *(f"{conflict.message} ({plural(conflict.sources, kind.nouns.source)})." for conflict in status.conflicts)
     )
+    if status.cost is not None:
+        builder.debt(f"Finished jobs took {format_cost(status.cost.cpu_seconds, status.cost.gain_per_cpu_second)}.")
     if status.eta_seconds is not None:
         builder.debt(f"Estimated time to finish, at the measured speed: {format_age(status.eta_seconds)}.")
     elif status.active:

@@ -374,13 +374,13 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "All policies of the operator share a number of workers, and other policies use the rest.",
         "A policy above its share releases workers as their jobs end; with more policies than "
         "workers, they take turns of a minute.",
-        "To run more at a time, raise --max-workers of the operator (COMPACTION_MAX_WORKERS in its Deployment).",
+        "To run more at a time, raise --max-workers of the operator (limits.maxWorkers in its configuration).",
     ),
     WaitReason.OPERATOR_RATE_LIMIT: Meaning(
         "All policies of the operator share a number of bytes per second, and running jobs use all of them.",
         "The next job starts when jobs end and its share is free.",
-        "To run more at a time, raise --max-bytes-per-second of the operator (COMPACTION_MAX_BYTES_PER_SECOND in its "
-        "Deployment).",
+        "To run more at a time, raise --max-bytes-per-second of the operator (limits.maxBytesPerSecond in its "
+        "configuration).",
     ),
     WaitReason.POLICY_NOT_FOUND: Meaning(
         "spec.policyRef of the job names no policy in its namespace.",

@@ -15,7 +15,7 @@ from typing import Final
 
 from compaction.api.job.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.job.job_status import AttemptStatus
-from compaction.api.policy.policy import CompactionPolicyStatus
+from compaction.api.policy.policy import CompactionPolicySpec, CompactionPolicyStatus
 from compaction.core.planning.debt import HeldJob
 from compaction.core.reconcile.observations import NO_DEMAND, LimitDemand, Memory, OperatorIdentity, frozen
 
@@ -139,11 +139,13 @@ class StoreTask(StrEnum):
 
     SENSE = "sense"
     SWEEP = "sweep"
+    PREVIEW = "preview"
 
 
 @dataclass(frozen=True, slots=True)
 class RunStoreTask:
-    """Start a scan of the store, or a sweep of it.
+    """Start a scan of the store, a sweep of it, or the scans of a preview: with the spec in force and with `proposed`,
+    of the request with that `mark`; they change nothing.
 
     For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a scan, `quarantined` are
     the sources by target as this very decision knows them (the status is written later), `busy` the targets a job is
@@ -156,6 +158,8 @@ class RunStoreTask:
     busy: frozenset[str] = frozenset()
     jobs: Mapping[str, HeldJob] = field(default_factory=frozen)
     released: frozenset[tuple[str, str]] = frozenset()
+    proposed: CompactionPolicySpec | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

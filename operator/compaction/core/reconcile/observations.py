@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from compaction.api.base import format_timestamp, to_timestamp
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.job.job import CompactionJob
 from compaction.api.job.job_status import JobReport
+from compaction.api.policy.configuration import NO_DEFAULTS, PolicyDefaults
 from compaction.api.policy.policy import CompactionPolicy, PlanStatus
+from compaction.api.policy.policy_status import PolicyPreview
 from compaction.api.requests import RequestStatus, RunNowStatus
 from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.planning.planner import PlannedJob
@@ -111,13 +113,15 @@ class StoreMemory:
     """Of `core/reconcile/store_work`: scans and sweeps.
 
     Plans rest on scans that began after `look_wanted`, which moves when something new comes into `looks`. `look_due`:
-    when the store will have something new although nothing arrives, as the last scan said.
+    when the store will have something new although nothing arrives, as the last scan said. `preview_running`: a
+    preview is scanned for.
     """
 
     sense_running: bool = False
     look_wanted: float = -math.inf
     looks: frozenset[str] = frozenset()
     look_due: float | None = None
+    preview_running: bool = False
     sweep_running: bool = False
     sweep_due: float | None = None
 
@@ -145,12 +149,16 @@ class ShareMemory:
 
 @dataclass(frozen=True, slots=True)
 class RequestMemory:
-    """Of `core/reconcile/requests`: the marks of the requests that were answered last, and the answers."""
+    """Of `core/reconcile/requests` and `preview`: the marks of the requests that were answered last, and the
+    answers.
+    """
 
     run_now_mark: str = ""
     scan_mark: str = ""
     run_now: RunNowStatus | None = None
     scan: RequestStatus | None = None
+    preview_mark: str = ""
+    preview: PolicyPreview | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,7 @@ __all__ = [
     "Moment",
     "OperatorIdentity",
     "PolicySnapshot",
+    "PreviewScans",
     "ScanResult",
     "TargetProblem",
     "WorkerLease",
@@ -394,12 +403,38 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkView:
+    """The sink as one object sees it. `delivered`: number of the last of its events that was taken, in this term.
+    `patience`: seconds for which finished jobs stay for their events.
+    """
+
+    delivered: int = 0
+    patience: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewScans:
+    """What two specs find in their store at the same time: that in force (`uid` and `generation` of the policy say
+    which one it was) and the proposed one of the request with this mark. They are one scan where nothing that a scan
+    depends on differs.
+    """
+
+    mark: str
+    uid: str
+    generation: int
+    in_force: ScanResult
+    proposed: ScanResult
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySnapshot:
     """The picture. `policy` is None when it does not exist (any more); its children then have to go.
 
     `stray_leases` are job Leases without a job. `version` is the operator's own. `allowance` is what the policy may
     have of the operator's limits. `held_by` says which older policy compacts its store, or is empty; `hold` is that of
-    the operator.
+    the operator. `defaults` are those of the operator's configuration, `defaulted` is what they add to the spec on the
+    API server; `sink` is what is known of the sink. `preview` is what was scanned for a preview; `proposed_held_by` is
+    `held_by` with its spec.
     """
 
     namespace: str
@@ -416,6 +451,11 @@ class PolicySnapshot:
     allowance: Allowance = field(default_factory=Allowance)
     held_by: str = ""
     hold: Hold | None = None
+    defaults: PolicyDefaults = NO_DEFAULTS
+    defaulted: Mapping[str, Any] = field(default_factory=frozen)
+    sink: SinkView | None = None
+    preview: PreviewScans | None = None
+    proposed_held_by: str = ""
 
     @property
     def job_versions(self) -> tuple[str, ...]:

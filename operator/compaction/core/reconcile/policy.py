@@ -12,8 +12,9 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
 from compaction.api.text.printing import mark_of
 from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.debt import debt_of
 from compaction.core.planning.planner import Plan
-from compaction.core.reconcile import requests, store_work
+from compaction.core.reconcile import preview, requests, store_work
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
@@ -32,9 +33,9 @@ from compaction.core.reconcile.jobs.steps import JobStep, StepRules, take_step
 from compaction.core.reconcile.observations import Memory, OperatorIdentity, PolicySnapshot, frozen
 from compaction.core.reconcile.planning import approval, replan
 from compaction.core.reconcile.planning.approval import Release, is_pending
-from compaction.core.reconcile.status import announcing, summary
+from compaction.core.reconcile.status import announcing, outbox, summary
 from compaction.core.reconcile.status.summary import LAZY_GAP
-from compaction.core.reconcile.timing import approved_hash, noted, pending_release, release_look, timing
+from compaction.core.reconcile.timing import approved_hash, is_of_now, noted, pending_release, release_look, timing
 from compaction.core.reconcile.workers import assigning, fleet
 from compaction.core.reconcile.workers.assigning import Assigner, AssignmentResult, soonest
 from compaction.core.reconcile.workers.fleet import skew_of
@@ -66,7 +67,7 @@ def rest_of(
     memory, now, reading = decision.memory, snapshot.now, snapshot.reading
     if decision.acts or decision.store_tasks or decision.events or reading is None or snapshot.held_by:
         return None
-    if requests.is_open(policy, memory):
+    if requests.is_open(policy, memory) or preview.asked(policy, memory):
         return None
     if not (_is_idle(snapshot, memory, steps) and _is_planned_out(snapshot, policy, memory)):
         return None
@@ -94,9 +95,9 @@ def _is_planned_out(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: 
     out does not become due by the clock.
     """
     reading = snapshot.reading
-    if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:
+    if not is_of_now(reading, policy, memory) or reading.problem is not None:
         return False
-    if reading.started < memory.store.look_wanted or memory.finished or memory.planning.evicted:
+    if memory.finished or memory.planning.evicted:
         return False
     plan = memory.planning.plan or policy.status.plan
     if plan is not None and is_pending(plan) and plan.hash == approved_hash(policy):
@@ -178,11 +179,17 @@ class _Reconcile:
             created=created,
             release=self.release,
         )
+        previews, self.memory = preview.look_ahead(
+            self.snapshot, self.memory, steps=steps, quarantined=quarantined, created=created
+        )
         waiting = self._waits(
             {**assigned.waits, **announcing.waits_of_new_jobs(self.memory.planning.unmade.jobs)}, steps
         )
         # Last, because it says what all of the above has decided.
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
+        if (sink := self.snapshot.sink) is not None:
+            done = counting.finished_order(steps)
+            after = outbox.recorded(self.policy.status, after, done, delivered=sink.delivered, now=self.now.time)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
         # Jobs were assigned before a request was answered that lets some of them start: they are assigned next.
@@ -201,7 +208,7 @@ class _Reconcile:
             raises=raises,
             create_jobs=created,
             launches=assigned.launches,
-            store_tasks=store_tasks,
+            store_tasks=(*store_tasks, *previews),
             policy_status=write,
             events=(*workers.events, *self._events(steps, planned)),
             demand=assigned.demand,
@@ -293,17 +300,23 @@ class _Reconcile:
     def _history(self, steps: tuple[JobStep, ...], deletions: tuple[DeleteJob, ...]) -> tuple[DeleteJob, ...]:
         spec = self.policy.spec
         deleted = {deletion.job.name for deletion in deletions}
+        sink, unsent = self.snapshot.sink, frozenset[str]()
+        if sink is not None:
+            unsent = outbox.awaited(
+                self.policy.status, steps, delivered=sink.delivered, patience=sink.patience, now=self.now.time
+            )
         surplus = counting.beyond_history(
             steps,
             succeeded_limit=spec.successful_jobs_history_limit,
             failed_limit=spec.failed_jobs_history_limit,
             keep=replan.cooling(steps, float(spec.trigger.cooldown), now=self.now)
-            | replan.split_records(steps, self.snapshot.reading),
+            | replan.split_records(steps, self.snapshot.reading)
+            | unsent,
         )
         persisted = counting.by_job(self.policy.status.counted)
         forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
         self._evicted([s.name for s in forgotten if s.state is JobState.FAULTY])
-        outlived = self.refusals.outlived(steps) - deleted - {step.name for step in forgotten}
+        outlived = self.refusals.outlived(steps) - deleted - {step.name for step in forgotten} - unsent
         done = [s for s in steps if s.name in outlived and counting.deletable(s, persisted) and not s.changed]
         return (
             *(step.deletion("beyond the history limit") for step in forgotten),
@@ -312,7 +325,7 @@ class _Reconcile:
 
     def _totals(self) -> counting.Totals:
         before = self.policy.status
-        return counting.Totals(before.counted, before.succeeded, before.bytes_reclaimed)
+        return counting.Totals(before.counted, before.succeeded, before.bytes_reclaimed, before.cost)
 
     def _quarantined(self, steps: Iterable[JobStep]) -> tuple[QuarantinedSource, ...]:
         """Damage found by jobs that are not in the totals yet: so a crash between the two writes loses none."""
@@ -391,6 +404,7 @@ class _Reconcile:
                 skew=skew_of(self.snapshot),
                 held_by=self.snapshot.held_by,
                 hold=self.snapshot.hold,
+                defaulted=self.snapshot.defaulted,
                 requests=requests.known(self.policy, self.memory),
                 runs=counting.recorded(
                     self.policy.status.history,
@@ -398,10 +412,16 @@ class _Reconcile:
                     steps,
                     plan=self.memory.planning.plan or self.policy.status.plan,
                     unmade=self.memory.planning.unmade,
+                    debt_bytes=self._debt_bytes(),
                     now=self.now,
                 ),
             )
         )
+
+    def _debt_bytes(self) -> int | None:
+        # A scan that failed has no debt, which is not a debt of 0.
+        reading = self.snapshot.reading
+        return None if reading is None or reading.problem is not None else debt_of(reading).bytes
 
     def _status_write(self, after: CompactionPolicyStatus) -> tuple[WritePolicyStatus | None, float | None]:
         gap = summary.write_gap(self.policy.status, after)

@@ -30,7 +30,7 @@ from compaction.core.reconcile.jobs.job import is_finished
 from compaction.core.reconcile.jobs.steps import JobStep
 from compaction.core.reconcile.observations import Memory, PolicySnapshot, RequestMemory
 from compaction.core.reconcile.status.announcing import for_window
-from compaction.core.reconcile.timing import Timing
+from compaction.core.reconcile.timing import Timing, is_of_now
 from compaction.registry import kind_of
 
 _NAMED: Final = 3
@@ -42,7 +42,14 @@ def known(policy: CompactionPolicy, memory: Memory) -> RequestMemory:
     if memory.requests is not None:
         return memory.requests
     status = policy.status
-    return RequestMemory(status.last_handled_run_now, status.last_handled_scan, status.run_now, status.scan)
+    return RequestMemory(
+        run_now_mark=status.last_handled_run_now,
+        scan_mark=status.last_handled_scan,
+        run_now=status.run_now,
+        scan=status.scan,
+        preview_mark=status.last_handled_preview,
+        preview=status.preview,
+    )
 
 
 def is_open(policy: CompactionPolicy, memory: Memory) -> bool:
@@ -123,11 +130,7 @@ def answered(
     """The memory with the answers that a scan and the plan from it give. `before`: as it was before that plan."""
     after, reading = known(policy, memory), snapshot.reading
     after = replace(after, run_now=_going_on(after.run_now, policy, steps, memory, before))
-    if (
-        reading is None
-        or reading.generation != policy.metadata.generation
-        or reading.started < memory.store.look_wanted
-    ):
+    if not is_of_now(reading, policy, memory):
         return replace(memory, requests=after)
     if scan := _scan(policy, memory):
         answer = answered_with(

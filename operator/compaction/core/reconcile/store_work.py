@@ -17,6 +17,7 @@ from compaction.core.reconcile.jobs.steps import JobStep
 from compaction.core.reconcile.observations import Memory, PolicySnapshot, frozen
 from compaction.core.reconcile.planning import approval
 from compaction.core.reconcile.planning.approval import NO_RELEASE, Release
+from compaction.core.reconcile.timing import is_of_now
 from compaction.registry import kind_of, kind_of_job
 
 # Times of scans and sweeps of the store, and the one of the two that starts now.
@@ -108,6 +109,8 @@ def ended(memory: Memory, task: StoreTask) -> Memory:
     """The memory after a task, however it ended."""
     if task is StoreTask.SENSE:
         return replace(memory, store=replace(memory.store, sense_running=False))
+    if task is StoreTask.PREVIEW:
+        return replace(memory, store=replace(memory.store, preview_running=False))
     return replace(memory, store=replace(memory.store, sweep_running=False))
 
 
@@ -130,11 +133,7 @@ def sense_in(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory)
     a worker looks ever more rarely.
     """
     reading = snapshot.reading
-    if (
-        reading is None
-        or reading.generation != policy.metadata.generation
-        or reading.started < memory.store.look_wanted
-    ):
+    if not is_of_now(reading, policy, memory):
         return 0.0
     since = waits_since(snapshot, policy, memory)
     due = reading.started + pause(float(policy.spec.trigger.interval), started=reading.started, waits_since=since)

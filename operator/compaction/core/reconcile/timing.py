@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeGuard
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -15,6 +15,7 @@ from compaction.api.enums import Approval, PlanApproval
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.requests import unhandled
+from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.observations import Memory, Moment
 
 # Times at which plans are made and jobs may be started: cron times and windows. Pure: the wall clock is passed in.
@@ -206,6 +207,16 @@ def noted(
     if wanted - memory.store.looks:
         store = replace(store, look_wanted=now.monotonic)
     return replace(memory, store=store, planning=replace(memory.planning, scheduled_for=clock.anchor))
+
+
+def is_of_now(reading: ScanResult | None, policy: CompactionPolicy, memory: Memory) -> TypeGuard[ScanResult]:
+    """True for a scan with the spec as it is that began after the last thing that asked for one: only from such a scan
+    a plan is made, and only such a scan answers. It may have ended with a problem.
+    """
+    if reading is None or reading.generation != policy.metadata.generation:
+        return False
+    # One that ran already when something new came may have read the store before that.
+    return reading.started >= memory.store.look_wanted
 
 
 def release_look(value: str) -> str:

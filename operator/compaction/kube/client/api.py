@@ -197,11 +197,16 @@ class ApiClient:
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
+        dry_run: bool = False,
         deadline: float | None = None,
     ) -> Obj:
-        """Patch an object; a merge patch with metadata.resourceVersion inside is guarded like a PUT."""
+        """Patch an object; a merge patch with metadata.resourceVersion inside is guarded like a PUT. With `dry_run` it
+        is judged as if it were written, a field that the kind does not have is refused, and nothing is written.
+        """
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         query = _query(fieldManager=field_manager, force="true" if force else None)
+        # A field that was dropped silently would be judged as if it had not been written.
+        query |= {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
         body = _typed(resource, patch) if kind is PatchKind.APPLY and isinstance(patch, dict) else patch
         request = Request("patch", resource.plural, "PATCH", path, query=query, body=body, content_type=kind.value)
         return await self._transport.call(request, deadline=deadline)
@@ -252,6 +257,26 @@ class ApiClient:
                 status = event["object"]
                 raise error_of(int(status.get("code", 500)), json.dumps(status), f"watch {path}", {})
             yield WatchEvent(event["type"], event["object"])
+
+    async def pod_log(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        container: str | None = None,
+        previous: bool = False,
+        lines: int = 200,
+        limit_bytes: int = 1 << 20,
+    ) -> str:
+        """The last lines of a container's log, of the one before it with `previous`; the first bytes of these lines, if
+        they are more than the limit. Raises NotFoundError, and InvalidObjectError while no container has started.
+        """
+        path = PODS.path(namespace=namespace, name=name, subresource="log")
+        query = _query(container=container, previous="true" if previous else None, limitBytes=str(limit_bytes))
+        request = Request("get", PODS.plural, "GET", path, query=query | {"tailLines": str(lines)})
+        # A log is text, so it is read as the lines of a stream.
+        found = [line async for line in self._transport.stream(request, seconds=READY_SECONDS, silence=READY_SECONDS)]
+        return b"\n".join(found).decode(errors="replace")
 
     async def request(self, method: str, path: str, *, body: Obj | None = None, deadline: float | None = None) -> Obj:
         """A raw call for what is not a resource of ours, such as `/version`; the answer must be JSON."""

@@ -54,10 +54,10 @@ _DAY_MILLIS: Final = 86_400_000
 _RETAINED_MILLIS: Final = 900_000
 
 
-def apache_application(request: WorkerRequest, default_image: str) -> Obj:
+def apache_application(request: WorkerRequest) -> Obj:
     """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     workers = pods_of(request).workers
-    image = image_of(workers, default_image)
+    image = image_of(workers)
     templates = pod_templates(request, image=image)
     if workers.queue_name:
         templates[PodRole.DRIVER]["metadata"]["labels"][QUEUE_LABEL] = workers.queue_name

@@ -97,10 +97,9 @@ def make_launcher(
     processes: LauncherProtocol,
     *,
     namespace: str | None,
-    default_image: str,
     in_pod: bool,
     allowance: PodAllowance = BASELINE,
 ) -> AutoLauncher:
     """The launcher of a term. `namespace` None: policies of all namespaces."""
-    objects = ObjectLauncher(client, BACKENDS, namespace=namespace, default_image=default_image, allowance=allowance)
+    objects = ObjectLauncher(client, BACKENDS, namespace=namespace, allowance=allowance)
     return AutoLauncher(processes, objects, in_pod=in_pod)

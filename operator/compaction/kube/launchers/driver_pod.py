@@ -38,11 +38,11 @@ TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"
 
 
-def driver_pod(request: WorkerRequest, default_image: str) -> Obj:
+def driver_pod(request: WorkerRequest) -> Obj:
     """The Pod object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     pod = pods_of(request)
     workers = pod.workers
-    image = image_of(workers, default_image)
+    image = image_of(workers)
     distributed = has_executors(workers)
     conf = spark_conf(request, image=image) | (_client_mode() if distributed else {})
     extra: Obj = {

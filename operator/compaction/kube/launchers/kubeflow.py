@@ -68,11 +68,11 @@ SUBMIT_SECONDS: Final = 180.0
 """It forks one spark-submit per application, a few at a time: an application without a status may stand in line."""
 
 
-def kubeflow_application(request: WorkerRequest, default_image: str) -> Obj:
+def kubeflow_application(request: WorkerRequest) -> Obj:
     """The SparkApplication object. Raises LaunchError for what cannot be put together (image, sizes, template)."""
     pod = pods_of(request)
     workers = pod.workers
-    image = image_of(workers, default_image)
+    image = image_of(workers)
     templates = pod_templates(request, image=image)
     spec: Obj = {
         "type": "Python",

@@ -169,7 +169,7 @@ KEPT_SECONDS: Final = 600.0
 class Backend:
     """The form of one kind of object, and what it says about its worker. Both are pure."""
 
-    build: Callable[[WorkerRequest, str], Obj]
+    build: Callable[[WorkerRequest], Obj]
     """The object to create, from the request and the image of workers whose policy names none. Raises LaunchError."""
     observe: Callable[[Obj, Obj | None, Sighting], WorkerObservation]
     """The worker, from its object and its driver pod, if that is seen."""
@@ -210,7 +210,6 @@ class ObjectLauncher:
         backends: Mapping[LauncherType, Backend],
         *,
         namespace: str | None,
-        default_image: str = "",
         allowance: PodAllowance = BASELINE,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -218,7 +217,6 @@ class ObjectLauncher:
         self._client = client
         self._backends = backends
         self._namespace = namespace
-        self._default_image = default_image
         self._allowance = allowance
         self._monotonic = monotonic
         self._wall = wall
@@ -241,7 +239,7 @@ class ObjectLauncher:
         kind = KINDS[launcher]
         if request.pod is not None:
             request = replace(request, pod=replace(request.pod, allowance=self._allowance))
-        body = self._backends[launcher].build(request, self._default_image)
+        body = self._backends[launcher].build(request)
         namespace, policy = request.policy
         try:
             await check_all_used_by(self._client, namespace, secrets_in(body), f"{POLICY_KIND}/{policy}")

@@ -139,13 +139,14 @@ def has_executors(workers: WorkersSpec) -> bool:
     return workers.executor.instances > 0 or workers.dynamic_allocation is not None
 
 
-def image_of(workers: WorkersSpec, default: str) -> str:
+def image_of(workers: WorkersSpec) -> str:
     """The image of the pods. Raises LaunchError when neither the policy nor the installation names one."""
-    if not (image := workers.image or default):
+    if not workers.image:
         raise LaunchError(
-            "no image is known for workers: set spec.workers.image, or COMPACTION_WORKER_IMAGE of the operator"
+            "no image is known for workers: set spec.workers.image, or defaults.workers.image in the operator's "
+            "configuration"
         )
-    return image
+    return workers.image
 
 
 def labels_of(request: WorkerRequest, role: PodRole) -> dict[str, str]:

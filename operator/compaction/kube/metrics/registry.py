@@ -134,9 +134,40 @@ class Metrics:
         self.limits = Gauge(
             "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
         )
+        self._of_sink(registry)
         self._of_policies(registry)
         self._count_for_policies(registry)
         self.catalogs = CatalogMetrics(registry)
+
+    def _of_sink(self, registry: CollectorRegistry) -> None:
+        """Register the metrics of the sink of CloudEvents."""
+        self.sink_delivered = Counter(
+            "compaction_cloudevents_delivered", "CloudEvents that the sink has taken", ["type"], registry=registry
+        )
+        self.sink_failures = Counter(
+            "compaction_cloudevents_failures", "Tries to deliver a CloudEvent that failed", registry=registry
+        )
+        self.sink_refused = Counter(
+            "compaction_cloudevents_refused", "CloudEvents given up because the sink refused them", registry=registry
+        )
+        self.sink_bare = Counter(
+            "compaction_cloudevents_without_receipt",
+            "CloudEvents of succeeded jobs that were deleted before their event was delivered",
+            registry=registry,
+        )
+        self.sink_waiting = Gauge(
+            "compaction_cloudevents_undelivered", "CloudEvents that the sink has not taken yet", registry=registry
+        )
+        self.sink_oldest = Gauge(
+            "compaction_cloudevents_oldest_age_seconds",
+            "Age of the oldest undelivered CloudEvent",
+            registry=registry,
+        )
+        self.sink_lost = Counter(
+            "compaction_cloudevents_lost",
+            "CloudEvents given up because too many of an object waited",
+            registry=registry,
+        )
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
         """Register the metrics of each policy."""
@@ -145,18 +176,8 @@ class Metrics:
             return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
         self.conditions = ConditionMetrics(registry)
-        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
-        self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
-        self.debt_sources = per_policy(
-            "debt_sources", "Sources (segments, blocks, tokens) a compaction now would rewrite or delete"
-        )
-        self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
-        self.targets = per_policy("targets", "Targets (logs, batches of blocks, branches) that the last scan found")
-        self.target_errors = per_policy("target_errors", "Targets that could not be planned")
+        self._of_scans(per_policy)
         self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
-        self.measures = {
-            measure.name: per_policy(measure.metric, measure.help) for kind in all_kinds() for measure in kind.measures
-        }
         self.last_job_before, self.last_job_after = _last_job_gauges(registry)
         self.cleanup_overdue_seconds = per_policy(
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last scan of the store"
@@ -178,6 +199,8 @@ class Metrics:
             self.debt_sources,
             *self.measures.values(),
             self.debt_oldest_age_seconds,
+            self.last_scan,
+            self.scan_interval,
             self.targets,
             self.target_errors,
             self.quarantined,
@@ -189,6 +212,12 @@ class Metrics:
             self.cleanup_problems,
             self.worker_share,
         )
+        self.last_peak_bytes = per_policy(
+            "last_attempt_peak_bytes",
+            "Most memory of the attempt that ended last: of its driver, of a Python process of its tasks",
+            "role",
+        )
+        self._scanned: set[CacheKey] = set()
         self._labelled: tuple[tuple[Gauge, dict[CacheKey, set[str]]], ...] = (
             (self.jobs, {}),
             (self.wait_age_seconds, {}),
@@ -197,7 +226,27 @@ class Metrics:
             (self.last_job_before, {}),
             (self.last_job_after, {}),
             (self.pending_workers, {}),
+            (self.last_peak_bytes, {}),
         )
+
+    def _of_scans(self, per_policy: Callable[..., Gauge]) -> None:
+        """Register the metrics of what scans of a policy's store have found, and of the scans themselves."""
+        self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
+        self.debt_level_bytes = per_policy("debt_level_bytes", "The same, by level", "level")
+        self.debt_sources = per_policy(
+            "debt_sources", "Sources (segments, blocks, tokens) a compaction now would rewrite or delete"
+        )
+        self.debt_oldest_age_seconds = per_policy("debt_oldest_age_seconds", "Age of the oldest debt")
+        self.last_scan = per_policy(
+            "last_scan_timestamp_seconds",
+            "Time of the last good scan; before this coordinator's first one, since when it has tried",
+        )
+        self.scan_interval = per_policy("scan_interval_seconds", "Seconds between two scans, as trigger.interval says")
+        self.targets = per_policy("targets", "Targets (logs, batches of blocks, branches) that the last scan found")
+        self.target_errors = per_policy("target_errors", "Targets that could not be planned")
+        self.measures = {
+            measure.name: per_policy(measure.metric, measure.help) for kind in all_kinds() for measure in kind.measures
+        }
 
     def _count_for_policies(self, registry: CollectorRegistry) -> None:
         """Register the counters of each policy: what only grows."""
@@ -205,7 +254,11 @@ class Metrics:
         def counted(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
-        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
+        self.attempts = counted("job_attempts", "Ended attempts by outcome and reason", "outcome", "reason")
+        self.unmeasured = counted("job_attempts_unmeasured", "Ended attempts that could not say what they used")
+        self.cpu_seconds = counted("cpu_seconds", "CPU seconds of attempts: driver, executor", "role")
+        self.bytes_read = counted("bytes_read", "Bytes of stores that attempts read, to prove their results as well")
+        self.bytes_written = counted("bytes_written", "Bytes that attempts wrote to stores")
         self.fenced_commits = counted(
             "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
         )
@@ -245,6 +298,12 @@ class Metrics:
         """Replace a policy's job counts; states no longer present go to zero."""
         self._replace(0, policy, {state: float(count) for state, count in by_state.items()})
 
+    def set_last_scan(self, policy: CacheKey, at: float | None, *, now: float) -> None:
+        """Set the time of a policy's last good scan, None while this coordinator has made none (epoch seconds)."""
+        if at is not None or policy not in self._scanned:
+            self._scanned.add(policy)
+            self.last_scan.labels(*policy).set(now if at is None else at)
+
     def set_waits(self, policy: CacheKey, by_reason: Mapping[str, float]) -> None:
         """Replace a policy's wait ages (seconds); reasons no longer present go to zero."""
         self._replace(1, policy, by_reason)
@@ -266,6 +325,15 @@ class Metrics:
         """Replace a policy's counts of workers that cannot begin yet; reasons no longer present go to zero."""
         self._replace(6, policy, {reason: float(count) for reason, count in by_reason.items()})
 
+    def set_last_peaks(self, policy: CacheKey, by_role: Mapping[str, int]) -> None:
+        """Replace the peaks of memory (bytes) of a policy's attempt that ended last; what it could not say goes."""
+        gauge, known = self._labelled[7]
+        roles = known.setdefault(policy, set())
+        for role in roles - set(by_role):
+            _drop(gauge, policy, role)
+        roles.clear()
+        self._replace(7, policy, by_role)
+
     def _replace(self, which: int, policy: CacheKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]
         labels = known.setdefault(policy, set())
@@ -276,6 +344,7 @@ class Metrics:
     def forget_policy(self, policy: CacheKey) -> None:
         """Drop the gauges of a deleted policy; counters stay, as rates need them."""
         self.conditions.forget(policy)
+        self._scanned.discard(policy)
         for gauge in self._per_policy:
             _drop(gauge, policy)
         for gauge, known in self._labelled:

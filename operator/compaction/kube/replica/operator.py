@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from compaction.api.names import (
+    ANNOTATION_CONFIGURATION,
     ANNOTATION_VERSION,
     COMPONENT_COORDINATOR,
     COORDINATOR_LEASE,
@@ -50,6 +51,7 @@ class CoordinatorLease:
     client: ApiClient
     namespace: str
     name: str
+    published: str = ""
 
     async def get(self) -> Lease:
         """Read it. Raises NotFoundError."""
@@ -60,7 +62,7 @@ class CoordinatorLease:
         labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
         lease = Lease(name=self.name, namespace=self.namespace, record=record, labels=labels)
         try:
-            return Lease.parse(await self.client.create(LEASES, _with_version(lease).body()))
+            return Lease.parse(await self.client.create(LEASES, self._told(lease).body()))
         except NotFoundError as error:
             raise NotFoundError(
                 f'Cannot create Lease {self.name}: namespace "{self.namespace}" does not exist. '
@@ -71,12 +73,11 @@ class CoordinatorLease:
 
     async def replace(self, lease: Lease) -> Lease:
         """Compare-and-set. Raises ConflictError."""
-        return Lease.parse(await self.client.replace(LEASES, _with_version(lease).body()))
+        return Lease.parse(await self.client.replace(LEASES, self._told(lease).body()))
 
-
-def _with_version(lease: Lease) -> Lease:
-    """The Lease as this replica leaves it: `kubectl compaction version` reads there which version leads."""
-    return lease.annotate({ANNOTATION_VERSION: OWN_VERSION})
+    def _told(self, lease: Lease) -> Lease:
+        """The Lease as this replica leaves it: there `kubectl compaction version` and `check` read what leads."""
+        return lease.annotate({ANNOTATION_VERSION: OWN_VERSION, ANNOTATION_CONFIGURATION: self.published})
 
 
 def coordinator_lease(
@@ -85,6 +86,7 @@ def coordinator_lease(
     namespace: str,
     name: str,
     call_deadline: float,
+    published: str = "",
     user_agent: str = "compactor-elector",
     observe: Callable[[ApiCall], None] | None = None,
 ) -> Callable[[], AbstractAsyncContextManager[ElectionPort]]:
@@ -93,7 +95,7 @@ def coordinator_lease(
     @asynccontextmanager
     async def open_port() -> AsyncIterator[ElectionPort]:
         async with ApiClient(connection, user_agent=user_agent, deadline=call_deadline, observe=observe) as client:
-            yield CoordinatorLease(client, namespace, name)
+            yield CoordinatorLease(client, namespace, name, published)
 
     return open_port
 
@@ -121,7 +123,9 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """One replica's configuration. `namespace` None watches all namespaces; a port of 0 lets the system choose."""
+    """One replica's configuration. `namespace` None watches all namespaces; a port of 0 lets the system choose.
+    `published`: what it says of its configuration on the Lease that it holds.
+    """
 
     namespace: str | None
     state_dir: Path
@@ -138,6 +142,7 @@ class OperatorConfig:
     concurrency: int = 4
     resync_seconds: float = 300.0
     drain_seconds: float = 20.0
+    published: str = ""
 
 
 MakeLauncher = Callable[[ApiClient], Launcher]
@@ -185,6 +190,7 @@ class Replica:
                 namespace=lease_namespace,
                 name=config.lease_name,
                 call_deadline=config.election.call_deadline,
+                published=config.published,
                 observe=self._metrics.observe_call,
             ),
             identity=config.identity,

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
+from compaction.api.crd.definitions import OPENAPI_PATH, RESOURCES, lacking_fields, served_schemas
 from compaction.api.names import GROUP, VERSION
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.errors import CONFIG_MAP, ApiError, ApiUnavailableError, NotFoundError, TooManyRequestsError
@@ -27,7 +28,7 @@ from compaction.kube.client.transport import (
     Obj,
     Resource,
 )
-from compaction.kube.errors import KindsNotServedError, MissingPermissionsError
+from compaction.kube.errors import KindsNotServedError, MissingPermissionsError, OlderDefinitionsError
 from compaction.registry import kind_of
 
 
@@ -89,8 +90,11 @@ async def missing_permissions(client: ApiClient, needed: tuple[Permission, ...])
 
 
 async def check(client: ApiClient, *, namespace: str | None, lease_namespace: str) -> None:
-    """Raises KindsNotServedError when our kinds are not served, MissingPermissionsError listing what is missing."""
+    """Raises KindsNotServedError when our kinds are not served, OlderDefinitionsError when they are and lack fields,
+    MissingPermissionsError listing what is missing.
+    """
     await _check_kinds(client)
+    await _check_fields(client)
     missing = await missing_permissions(
         client, needed_permissions(namespace=namespace, lease_namespace=lease_namespace)
     )
@@ -110,7 +114,8 @@ class StartupPatience:
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
     refuses everybody until it has read its roles, serves no kind of ours until it has read their definitions, and
     lists none of their objects (429) until its cache of them is filled. A replica may be the first to ask it, so what
-    it refuses counts if it said before that it is ready.
+    it refuses counts if it said before that it is ready. Definitions of an older version may be about to be replaced,
+    and new ones are described a moment after they are served.
     """
 
     away: float = 300.0
@@ -127,7 +132,7 @@ class StartupPatience:
             self._back_since = None
             self._away_since = now if self._away_since is None else self._away_since
             return now < self._away_since + self.away
-        if ready and self._away_since is None:
+        if ready and self._away_since is None and not isinstance(error, OlderDefinitionsError):
             return False
         self._back_since = now if self._back_since is None else self._back_since
         return now < self._back_since + self.settling
@@ -197,6 +202,22 @@ async def _check_kinds(client: ApiClient) -> None:
             f"{client.connection.server} does not serve {', '.join(absent)} in {GROUP}/{VERSION}: "
             "apply the resource definitions first (kubectl apply --server-side -f crds/)"
         )
+
+
+async def _check_fields(client: ApiClient) -> None:
+    try:
+        served = served_schemas(await client.request("GET", OPENAPI_PATH))
+    except NotFoundError:
+        served = {}
+    for resource in RESOURCES:
+        schema = served.get(resource.INFO.kind)
+        if schema is None:
+            raise OlderDefinitionsError(f"{client.connection.server} does not describe {resource.INFO.kind} yet")
+        if lacking := lacking_fields(resource, schema):
+            raise OlderDefinitionsError(
+                f"the definition of {resource.INFO.kind} is older than this operator, and lacks {lacking}: "
+                "apply the definitions of this version (kubectl apply --server-side -f crds/)"
+            )
 
 
 async def _allowed(client: ApiClient, permission: Permission) -> bool:

@@ -144,7 +144,7 @@ def build_inside(
 
     `wrapper` pins the module. Its directory `overlay`, if it has one, holds what is of ours: a program, in `package`,
     that may import the module's internal packages, and what it needs beside it. Of the module `parts` (files, and
-    directories without tests) are taken. The program has the package's name.
+    directories without tests) are taken. The program has the package's name; that of the package ".", the module's.
 
     Raises:
         BinaryError: Go cannot be obtained, a module cannot be downloaded or does not match its pinned hash, or
@@ -159,7 +159,9 @@ def build_inside(
             _copy_writable(found / part, source / part)
         if (overlay := wrapper / "overlay").is_dir():
             shutil.copytree(overlay, source, dirs_exist_ok=True)
-        program = place / Path(package).name
+        # As `go install` names it: the last part of the path that is no version.
+        root = re.sub(r"/v\d+$", "", module.partition("@")[0])
+        program = place / Path(root, package).name
         total = len(_run(go, ["list", "-deps", f"./{package}"], cwd=source).splitlines())
         arguments = ["build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", str(program), f"./{package}"]
         _compile(go, arguments, cwd=source, what=program.name, total=total, report=report)

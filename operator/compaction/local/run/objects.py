@@ -15,7 +15,7 @@ from typing import Final
 from compaction.api.base import ObjectMeta, OwnerReference, to_timestamp
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.job.job_status import JobReport, parse_report
-from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
+from compaction.api.names import ANNOTATION_PREVIEW, API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
@@ -53,11 +53,12 @@ class LocalObjects:
                 "creation_timestamp": to_timestamp(datetime.now(UTC)),
             }
         )
-        self.policy = policy.model_copy(update={"metadata": meta, "spec": _one_worker(policy).spec})
+        self.policy = _local(policy.model_copy(update={"metadata": meta}))
 
     def replace_policy(self, wanted: CompactionPolicy) -> None:
         """Another manifest of the policy: spec and annotations change, status stays."""
-        spec, meta = _one_worker(wanted).spec, self.policy.metadata
+        wanted = _local(wanted)
+        spec, meta = wanted.spec, self.policy.metadata
         changes = {
             "annotations": wanted.metadata.annotations,
             "generation": meta.generation + (spec != self.policy.spec),
@@ -194,7 +195,11 @@ def _processes(worker: LocalWorker | None, now: Moment) -> tuple[WorkerProcess, 
     return (WorkerProcess(worker.name, ended=bool(worker.ended), age=age, message=worker.ended),)
 
 
-def _one_worker(policy: CompactionPolicy) -> CompactionPolicy:
-    """Spark runs once in a process, whatever the policy would allow in a cluster."""
+def _local(policy: CompactionPolicy) -> CompactionPolicy:
+    """Spark runs once in a process, whatever the policy would allow in a cluster; and a preview that came
+    with a policy of a cluster is not made (`--dry-run --against` is that of a file).
+    """
     workers = policy.spec.workers.model_copy(update={"max": 1})
-    return policy.model_copy(update={"spec": policy.spec.model_copy(update={"workers": workers})})
+    kept = {key: value for key, value in policy.metadata.annotations.items() if key != ANNOTATION_PREVIEW}
+    metadata = policy.metadata.model_copy(update={"annotations": kept})
+    return policy.model_copy(update={"spec": policy.spec.model_copy(update={"workers": workers}), "metadata": metadata})

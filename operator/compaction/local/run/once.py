@@ -15,6 +15,7 @@ from compaction.api.job.job import CompactionJob, CompactionJobSpec
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.policy import CompactionPolicy, PlanStatus
 from compaction.api.policy.policy_spec import TriggerSpec
+from compaction.api.policy.policy_status import PolicyPreview
 from compaction.api.text.quantities import Duration
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem, UnofferedDebt
@@ -24,6 +25,7 @@ from compaction.core.reconcile.actions import StoreTask
 from compaction.core.reconcile.jobs.job import is_finished
 from compaction.core.reconcile.observations import Memory, Moment
 from compaction.core.reconcile.planning.replan import plan_of
+from compaction.core.reconcile.preview import Comparison
 from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
 from compaction.kube.errors import PlanNotApprovedError
 from compaction.local.errors import RootUnreadableError
@@ -200,12 +202,25 @@ def look(policy: CompactionPolicy, store: StoreAdapter, *, others: Others = dict
     Raises:
         RootUnreadableError: the root cannot be scanned.
     """
-    meant = LocalObjects(at_once(policy)).policy
-    request = SenseRequest(1, meant.metadata.generation, time.monotonic(), recover=False)
+    reading = scan_of(store, others=others)
+    return reading, plan_of(reading, LocalObjects(at_once(policy)).policy, _now())
+
+
+def scan_of(store: StoreAdapter, *, others: Others = dict) -> ScanResult:
+    """A scan of the store that changes nothing. Raises RootUnreadableError."""
+    request = SenseRequest(1, 1, time.monotonic(), recover=False)
     reading = SharedStore(store, others).sense(request).reading
     if reading.problem is not None:
         raise RootUnreadableError(reading.problem.message)
-    return reading, plan_of(reading, meant, _now())
+    return reading
+
+
+def compared(before: CompactionPolicy, after: CompactionPolicy, scans: tuple[ScanResult, ScanResult]) -> PolicyPreview:
+    """Compare what two versions of a policy would do now by these scans, as a preview in a cluster does. Jobs that an
+    operator knows are not known here.
+    """
+    policies = LocalObjects(before).policy, LocalObjects(after).policy
+    return Comparison((), Memory(), _now()).answer(policies, scans)
 
 
 class LocalRun:

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome, ResourceUsage
 from compaction.api.text.printing import plural
 from compaction.core.reconcile.actions import LaunchWorker, StopWorker
 from compaction.errors import CompactionError, InvalidAssignmentError, StaleTokenError
@@ -39,6 +39,7 @@ class LocalLease:
         self._progress = progress
         self.token = assignment.token
         self.bytes_per_second = assignment.bytes_per_second
+        self.usage: ResourceUsage | None = None
 
     def should_stop(self) -> bool:
         """See `ports.HeldLease`."""
@@ -53,6 +54,10 @@ class LocalLease:
         """See `ports.HeldLease`."""
         self._progress(percent)
 
+    def note_usage(self, usage: ResourceUsage) -> None:
+        """See `ports.HeldLease`."""
+        self.usage = usage
+
 
 def attempt(runner: JobRunner, assignment: Assignment, lease: LocalLease, *, policy: str) -> JobReport:
     """Run the job and report, as a worker would.
@@ -60,6 +65,10 @@ def attempt(runner: JobRunner, assignment: Assignment, lease: LocalLease, *, pol
     Raises:
         JobStoppedError, EngineLostError: it was stopped, or Spark went away; nothing can be reported.
     """
+    return _outcome(runner, assignment, lease, policy=policy).model_copy(update={"usage": lease.usage})
+
+
+def _outcome(runner: JobRunner, assignment: Assignment, lease: LocalLease, *, policy: str) -> JobReport:
     token, name = assignment.token, assignment.job_name
     with structlog.contextvars.bound_contextvars(policy=policy, job=name, token=token):
         try:

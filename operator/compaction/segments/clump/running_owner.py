@@ -137,7 +137,7 @@ def _move(
     log = open_log(owner.directory)
     before, indexes, terms = EntryFingerprint(), [], []
     for copies in _portions(log, part.old, pace):
-        pace(sum(len(copy.payload) for copy in copies))
+        pace(sum(len(copy.payload) for copy in copies), written=True)
         answer = list(owner.append(copies, job=job, token=token))
         if len(answer) != len(copies):
             raise VerificationFailedError(f"{log.directory}: {len(copies)} entries given, {len(answer)} appended")

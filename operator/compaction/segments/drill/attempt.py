@@ -27,6 +27,7 @@ from typing import Any
 import structlog
 
 from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import ResourceUsage
 from compaction.errors import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
@@ -134,6 +135,9 @@ class Unasked:
             if not sys.stdin.readline():
                 raise JobStoppedError("the drill has ended")
             say(LineKind.BELIEVES, self.lease.why_lost or "")
+
+    def note_usage(self, usage: ResourceUsage) -> None:
+        """See the port. A drill costs nothing that anybody counts."""
 
     def set_progress(self, percent: int) -> None:
         """See the port."""

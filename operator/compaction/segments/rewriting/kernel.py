@@ -113,7 +113,7 @@ class Copied:
         self.crcs.append(batch.crcs)
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.pace(sum(map(len, parts)))
+        self.pace(sum(map(len, parts)), written=True)
         fs.write(self.fd, parts)
         for part in parts:
             self._digest.update(part)

@@ -40,7 +40,7 @@ from compaction.staging.tree.applying import (
 )
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import StorageError
-from compaction.storage.pace import SharedBucket, limited
+from compaction.storage.pace import Pace, SharedBucket
 from compaction.unexpected import defect
 from compaction.worker.ports import Engine, HeldLease, JobProgress
 from compaction.worker.tasks import ObjectsPlace, Shares, Teller, run_tasks
@@ -83,7 +83,7 @@ def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
     part = task.part
     try:
-        pace = limited(task.budget, task.tell)
+        pace = Pace(shared=task.budget, moved=task.tell)
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, part, decode_changes(task.changes), keep_equal=False)
         over = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
@@ -181,7 +181,7 @@ class TreeWriter:
             return self._assembled(work, planned, done, spool)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
-        pace = limited(self.budget)
+        pace = Pace(shared=self.budget)
         for batch in batches:
             self.lease.ensure_held()
             pace(batch.nbytes)

@@ -343,7 +343,7 @@ class SpooledSink:
 
     def store(self, info: RangeInfo) -> None:
         """Put the object under its id. An equal one that is there already is replaced: its age begins again."""
-        self._storage.pace(self._file.tell())
+        self._storage.pace(self._file.tell(), written=True)
         self._file.seek(0)
         self._storage.objects.put(self._storage.path(info.id), cast(Any, self._file))
         self._file.close()

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self, TypeVar
+from typing import IO, Any, Final, Generic, Self, TypeVar
 
 import structlog
 
+from compaction.storage.pace import counting_bytes
 from compaction.wings import SHIPPED
 from compaction.worker.errors import (
     EngineLostError,
@@ -34,6 +38,7 @@ from compaction.worker.errors import (
     TaskCancelledError,
     TaskFailedError,
 )
+from compaction.worker.ports import TasksUsage
 from compaction.worker.scratch import scratch_directory
 from compaction.worker.spark.settings import PYTHON_ENVIRONMENT, Java, SparkSettings, find_java, spark_conf
 
@@ -43,6 +48,135 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _OBITUARY_SECONDS: Final = 2.0
+
+
+# The usage of tasks: CPU time, memory and bytes.
+#
+# Spark's own figures are those of JVMs, and tasks work in Python processes beside them: each task measures its process
+# itself, and returns the figures with its result. A Python process of Spark runs one task at a time, so what the
+# process uses between the beginning and the end of a task is the task's, threads of libraries included. A task that
+# did not live to return them is not known, and then the sum of its attempt is not known either: it is never a part that
+# looks like the whole.
+
+_RESET_PEAK: Final = b"5"
+"""Written to clear_refs of a process: its peak counts from now on (proc_pid_clear_refs(5))."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUsage:
+    """CPU time, memory and bytes of one task. `peak_bytes`: of its process, since the task began where the system says
+    it."""
+
+    cpu_seconds: float
+    peak_bytes: int | None
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metered(Generic[Task, Result]):
+    """Work of a task that also returns what it used. Pickled with the task."""
+
+    work: Callable[[Task], Result]
+
+    def __call__(self, task: Task) -> tuple[Result, TaskUsage]:
+        with suppress(OSError):  # no Linux, or a /proc that is read only: the peak is that of the process's life
+            Path("/proc/self/clear_refs").write_bytes(_RESET_PEAK)
+        before = _cpu_seconds()
+        with counting_bytes() as moved:
+            result = self.work(task)
+        used = TaskUsage(max(0.0, _cpu_seconds() - before), peak_of("self"), moved.read, moved.written)
+        return result, used
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of the children that it has waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def peak_of(process: int | str) -> int | None:
+    """Peak of the resident memory of a process, in bytes; of another one than `self` only where there is /proc."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if process != "self":
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class TaskLedger:
+    """The usage of tasks by the tag of their attempt, for an engine. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, TasksUsage | None] = {}
+        self._tags: dict[str, set[str]] = {}
+
+    def add(self, tag: str, used: TaskUsage | None, *, driver_seconds: float) -> None:
+        """A task has ended. `used`: None when it did not say; `driver_seconds`: the driver's CPU time for it."""
+        attempt = tag.partition("/")[0]
+        with self._lock:
+            self._tags.setdefault(attempt, set()).add(tag)
+            before = self._known.get(attempt, TasksUsage())
+            if before is None or used is None:
+                self._known[attempt] = None
+                return
+            peaks = [peak for peak in (before.peak_bytes, used.peak_bytes) if peak is not None]
+            self._known[attempt] = replace(
+                before,
+                tasks=before.tasks + 1,
+                cpu_seconds=before.cpu_seconds + used.cpu_seconds,
+                driver_seconds=before.driver_seconds + driver_seconds,
+                peak_bytes=max(peaks, default=None),
+                bytes_read=before.bytes_read + used.bytes_read,
+                bytes_written=before.bytes_written + used.bytes_written,
+            )
+
+    def take(self, attempt: str) -> tuple[TasksUsage | None, set[str]]:
+        """Return what the tasks of an attempt that is over have used, and their tags, and forget both; None when one
+        did not say.
+        """
+        with self._lock:
+            return self._known.pop(attempt, TasksUsage()), self._tags.pop(attempt, set())
+
+
+def with_jvm(used: TasksUsage, context: Any, tags: Iterable[str]) -> TasksUsage | None:
+    """The usage of an attempt's tasks with what the executors' JVMs used for them; None when Spark has repeated a task
+    that failed, or when Spark does not know all tasks any more.
+
+    Args:
+        context: the `pyspark.SparkContext`.
+
+    Raises:
+        Py4JError, OSError: the JVM does not know the jobs any more, or does not answer.
+    """
+    spark = context._jsc.sc()
+    # A task's result arrives before the event that has its metrics.
+    spark.listenerBus().waitUntilEmpty()
+    store, tracker = spark.statusStore(), spark.statusTracker()
+    seconds, heap, tasks = 0.0, 0, 0
+    for job in {job for tag in tags for job in tracker.getJobIdsForTag(tag)}:
+        stages = store.job(job).stageIds()
+        for number in range(stages.size()):
+            stage = store.lastStageAttempt(stages.apply(number))
+            # What failed and was repeated has worked, too, and its Python process returned no figures.
+            if stage.numFailedTasks():
+                return None
+            tasks += 1
+            seconds += stage.executorCpuTime() / 1e9
+            peaks = stage.peakExecutorMetrics()
+            if peaks.isDefined():
+                heap = max(heap, peaks.get().getMetricValue("JVMHeapMemory"))
+    if tasks < used.tasks:
+        return None
+    # 0 says that Spark has not looked at the heap meanwhile, and nothing about the heap.
+    return replace(used, cpu_seconds=used.cpu_seconds + seconds, heap_peak_bytes=heap or None)
+
+
+# The application.
 
 
 class SparkEngine:
@@ -59,6 +193,7 @@ class SparkEngine:
         self._lock = threading.Lock()
         self._active: dict[str, set[Future[Any]]] = {}
         self._cancelled: set[str] = set()
+        self._ledger = TaskLedger()
 
     def __enter__(self) -> Self:
         self.start()
@@ -143,6 +278,26 @@ class SparkEngine:
             self._control.submit(self._cancel_in_spark, tag).result()
             wait(futures, timeout=0.3)
 
+    def usage(self, tag: str) -> TasksUsage | None:
+        """See `engine.Engine`: of the Python processes and of the executors' JVMs."""
+        from py4j.protocol import Py4JError
+
+        used, tags = self._ledger.take(tag)
+        if used is None or not used.tasks:
+            return used
+        try:
+            return with_jvm(used, self._context, tags)
+        except (Py4JError, OSError) as error:
+            log.warning("what the tasks used is not known", tag=tag, error=_first_lines(error))
+            return None
+
+    @property
+    def driver_peak_bytes(self) -> int | None:
+        """See `engine.Engine`: this process and its JVM, each at its peak."""
+        peaks = [peak_of("self"), *map(peak_of, self.pids)]
+        known = [peak for peak in peaks if peak is not None]
+        return sum(known) if len(known) == len(peaks) else None
+
     # --- tasks ---
 
     def _run(self, work: Callable[[Task], Result], task: Task, tag: str) -> Result:
@@ -152,11 +307,14 @@ class SparkEngine:
 
         if tag in self._cancelled:
             raise TaskCancelledError(f"{tag}: cancelled before it began")
+        began, used = time.thread_time(), None
         try:
             self._context.setInterruptOnCancel(True)
             self._context.addJobTag(tag)
             try:
-                return self._context.parallelize([task], 1).map(work).collect()[0]  # type: ignore[no-any-return]
+                found = self._context.parallelize([task], 1).map(Metered(work)).collect()
+                result, used = found[0]
+                return result  # type: ignore[no-any-return]
             finally:
                 self._context.removeJobTag(tag)
         except (Py4JJavaError, PySparkException) as error:
@@ -175,6 +333,8 @@ class SparkEngine:
         except (Py4JError, OSError, EOFError) as error:
             # The gateway's connection broke: the JVM is gone, or going.
             raise EngineLostError(f"{tag}: {self._obituary()}") from error
+        finally:
+            self._ledger.add(tag, used, driver_seconds=time.thread_time() - began)
 
     def _forget(self, tag: str, future: Future[Any]) -> None:
         with self._lock:

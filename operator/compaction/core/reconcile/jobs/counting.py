@@ -10,7 +10,7 @@ from compaction.api.base import to_timestamp
 from compaction.api.enums import JobReason, JobState, PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.policy import PlanStatus, QuarantinedSource
-from compaction.api.policy.policy_status import MAX_COUNTED, MAX_RUNS, CountedJob, RunRecord
+from compaction.api.policy.policy_status import MAX_COUNTED, MAX_RUNS, CountedJob, PolicyCost, RunRecord
 from compaction.core.meaning import Fate
 from compaction.core.planning.candidates import Candidate
 from compaction.core.planning.debt import FinishedWork
@@ -35,17 +35,19 @@ class Totals:
     counted: tuple[CountedJob, ...]
     succeeded: int
     bytes_reclaimed: int
+    cost: PolicyCost | None = None
 
 
 def entry_of(step: JobStep) -> CountedJob:
     """Return what a finished job contributes to the totals."""
-    receipt = step.status.receipt
+    receipt, usage = step.status.receipt, step.status.usage
     return CountedJob(
         job=step.name,
         uid=step.view.identity.uid,
         token=token_of(step.status),
         bytes=receipt.bytes_reclaimed if receipt is not None else 0,
         succeeded=step.state is JobState.SUCCEEDED,
+        cpu_seconds=usage.cpu_seconds if usage is not None else None,
     )
 
 
@@ -69,15 +71,21 @@ def count(before: Totals, steps: Sequence[JobStep]) -> Totals:
     known = by_job(before.counted)
     existing = {(step.name, step.view.identity.uid) for step in steps}
     entries = {name: entry for name, entry in known.items() if (name, entry.uid) in existing}
-    succeeded, reclaimed = before.succeeded, before.bytes_reclaimed
+    succeeded, reclaimed, cost = before.succeeded, before.bytes_reclaimed, before.cost
     for step in finished_order(steps):
         entry, old = entry_of(step), entries.get(step.name)
         if old is None and len(entries) >= MAX_COUNTED:
             break
         entries[step.name] = entry
         succeeded += entry.succeeded and not (old is not None and old.succeeded)
-        reclaimed += max(0, entry.bytes - (old.bytes if old is not None else 0))
-    return Totals(tuple(sorted(entries.values(), key=lambda entry: entry.job)), succeeded, reclaimed)
+        gained = max(0, entry.bytes - (old.bytes if old is not None else 0))
+        reclaimed += gained
+        # Bytes of jobs whose CPU time is not known would make the gain per second look larger than it is.
+        if entry.cpu_seconds is not None:
+            cost, counted = cost or PolicyCost(), (old.cpu_seconds if old is not None else None) or 0.0
+            spent = round(cost.cpu_seconds + max(0.0, entry.cpu_seconds - counted), 3)
+            cost = PolicyCost(cpu_seconds=spent, bytes_reclaimed=cost.bytes_reclaimed + gained)
+    return Totals(tuple(sorted(entries.values(), key=lambda entry: entry.job)), succeeded, reclaimed, cost)
 
 
 # The history of a policy: the last plans that were carried out, and what came of each.
@@ -93,10 +101,11 @@ def recorded(
     *,
     plan: PlanStatus | None,
     unmade: Unmade,
+    debt_bytes: int | None,
     now: Moment,
 ) -> tuple[RunRecord, ...]:
     """The history after this reconcile. `totals`: of the status, and as they are now; `plan`: the newest one, whose
-    jobs may be created by this very decision (`unmade`).
+    jobs may be created by this very decision (`unmade`); `debt_bytes`: of the last scan, None when it has none.
     """
     old, new = (by_job(each.counted) for each in totals)
     of_plan: dict[str, list[JobStep]] = {}
@@ -115,14 +124,16 @@ def recorded(
         record = records.get(found)
         if record is None and not (fresh or is_open):
             continue  # what ended before there was a history, or beyond what it keeps
-        record = record or _begun(found, own, known, now)
+        record = record or _begun(found, own, known, debt_bytes, now)
         record = _grown(record, fresh, old, jobs=max(len(own) + to_come, record.jobs))
         records[found] = _ended(record, own, is_open=is_open, now=now)
     newest = sorted(records.values(), key=lambda record: (record.started_at, record.plan))
     return tuple(newest[-MAX_RUNS:])
 
 
-def _begun(found: str, own: Sequence[JobStep], plan: PlanStatus | None, now: Moment) -> RunRecord:
+def _begun(
+    found: str, own: Sequence[JobStep], plan: PlanStatus | None, debt_bytes: int | None, now: Moment
+) -> RunRecord:
     created = [at for step in own if (at := step.view.job.metadata.creation_timestamp) is not None]
     start = min(created, default=to_timestamp(now.time))
     if plan is None:
@@ -133,6 +144,8 @@ def _begun(found: str, own: Sequence[JobStep], plan: PlanStatus | None, now: Mom
         started_at=start,
         approved_at=plan.approved_at,
         approved_by=plan.approved_by,
+        # Of a plan that is not the newest the last scan says nothing: that one came later.
+        debt_bytes=debt_bytes,
         jobs=plan.jobs,
         work=plan.work if plan.approval is PlanApproval.APPROVED else (),
     )
@@ -142,7 +155,7 @@ def _grown(record: RunRecord, fresh: Sequence[JobStep], old: Mapping[str, Counte
     """The record with jobs that are in the totals now and were not, or were as parked."""
     sums: dict[str, Any] = {"jobs": jobs}
     for step in fresh:
-        before, receipt = old.get(step.name), step.status.receipt
+        before, receipt, usage = old.get(step.name), step.status.receipt, step.status.usage
         known = before if before is not None and before.uid == step.view.identity.uid else None
         done = step.state is JobState.SUCCEEDED
         was_parked = known is not None and not known.succeeded
@@ -155,8 +168,16 @@ def _grown(record: RunRecord, fresh: Sequence[JobStep], old: Mapping[str, Counte
         if receipt is not None and done:
             changes |= {"bytes_read": receipt.bytes_before, "bytes_written": receipt.bytes_after}
             changes["seconds"] = receipt.seconds
+        if usage is not None and usage.cpu_seconds is not None:
+            counted = known.cpu_seconds or 0.0 if known is not None else 0.0
+            changes["cpu_seconds"] = max(0.0, usage.cpu_seconds - counted)
         for name, change in changes.items():
-            sums[name] = sums.get(name, getattr(record, name)) + change
+            sums[name] = sums.get(name, getattr(record, name)) or 0
+            sums[name] += change
+        if usage is not None:
+            for name in ("driver_peak_bytes", "executor_peak_bytes"):
+                peaks = (sums.get(name, getattr(record, name)), getattr(usage, name))
+                sums[name] = max((peak for peak in peaks if peak is not None), default=None)
     sums["faulty"] = max(0, sums.get("faulty", record.faulty))
     return record.model_copy(update=sums)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from compaction.api.conditions import clear_failed, get_condition, set_complete, set_failed, set_reconciling
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, WorkerEnding
 from compaction.api.job.job import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt
-from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome, ResourceUsage
 from compaction.core.meaning import Fate
 from compaction.core.planning.candidates import Parts
 from compaction.core.reconcile.observations import ClaimProblem, JobLease, Memory, Moment, frozen
@@ -173,6 +173,7 @@ class Ending:
     reason: str
     message: str
     charged: bool
+    usage: ResourceUsage | None = None
 
 
 def evolve(status: CompactionJobStatus, **changes: Any) -> CompactionJobStatus:
@@ -253,6 +254,7 @@ def _ended(attempt: AttemptStatus, ending: Ending, now: Moment) -> AttemptStatus
         "charged": ending.charged,
         "reason": ending.reason,
         "message": ending.message,
+        "usage": ending.usage,
     }
     return type(attempt).model_validate({**dict(attempt), **changes})
 
@@ -298,6 +300,7 @@ def ended(
         attempts=attempts,
         finished_at=now.time if final else None,
         waiting=None,
+        usage=total_usage(status, ending.usage),
     )
 
 
@@ -309,24 +312,30 @@ def _charge_in_the_long_run(status: CompactionJobStatus, ending: Ending) -> Endi
     if ending.charged or spared < UNCHARGED_ATTEMPTS:
         return ending
     message = f"{ending.message} (charged: {spared} attempts ended without being charged)"
-    return Ending(ending.outcome, ending.reason, message, charged=True)
+    return replace(ending, message=message, charged=True)
+
+
+def total_usage(status: CompactionJobStatus, used: ResourceUsage | None) -> ResourceUsage | None:
+    """Return the usage of all attempts of a job once this one is over; of those without a report nothing is known."""
+    return used.plus(status.usage) if used is not None else status.usage
 
 
 def reported(
     status: CompactionJobStatus, report: JobReport, *, max_attempts: int, now: Moment, generation: int
 ) -> CompactionJobStatus:
     """The status after the worker's last word. The caller has checked that the token is the one assigned last."""
-    receipt = proof(status.receipt, report.receipt)
+    receipt, usage = proof(status.receipt, report.receipt), total_usage(status, report.usage)
+    receipt = receipt.model_copy(update={"usage": usage}) if receipt is not None else None
     if report.outcome is not ReportOutcome.SUCCEEDED:
-        ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=report.charged)
+        ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, report.charged, report.usage)
         if fate_of(report.reason).is_final and state_of(status) is not JobState.ABANDONED:
             # Whatever the worker says. (An Abandoned job's attempt has ended: it was charged then, or spared.)
-            ending = Ending(AttemptOutcome.FAILED, report.reason, report.message, charged=True)
+            ending = replace(ending, charged=True)
         after = ended(status, ending, max_attempts=max_attempts, now=now, generation=generation)
         # What is committed stays committed, whoever takes the rest.
         percent = 100 * receipt.groups_committed // receipt.groups if receipt is not None and receipt.groups else 0
         return evolve(with_progress(after, percent), skipped=report.skipped or status.skipped, receipt=receipt)
-    done = Ending(AttemptOutcome.SUCCEEDED, report.reason, report.message, charged=False)
+    done = Ending(AttemptOutcome.SUCCEEDED, report.reason, report.message, charged=False, usage=report.usage)
     conditions = set_complete(
         status.conditions,
         reason=JobReason.SUCCEEDED,
@@ -346,6 +355,7 @@ def reported(
         waiting=None,
         skipped=report.skipped,
         receipt=receipt,
+        usage=usage,
     )
 
 

@@ -78,9 +78,9 @@ def carried_out(
             "approval": PlanApproval.APPROVED,
             "approved_at": same.approved_at if same is not None and known else to_timestamp(now.time),
             "approved_by": same.approved_by if same is not None and known else (by if named == plan.hash else ""),
-            "work": _work(plan),
+            "work": work_of(plan),
         }
-    return _shown(
+    return as_shown(
         plan,
         generation=policy.metadata.generation,
         created_at=same.created_at if same is not None else now.time,
@@ -95,18 +95,18 @@ def pending(
     """A plan without approval: with its jobs for review, and since when a plan waits."""
     waited = before.waiting_since if before is not None and is_pending(before) else None
     same = before if before is not None and before.hash == plan.hash else None
-    return _shown(
+    return as_shown(
         plan,
         generation=policy.metadata.generation,
         created_at=same.created_at if same is not None else now.time,
         approval=PlanApproval.PENDING,
         waiting_since=waited or now.time,
         reason=same.reason if same is not None else reason,
-        work=_work(plan),
+        work=work_of(plan),
     )
 
 
-def _work(plan: Plan) -> tuple[PlannedWork, ...]:
+def work_of(plan: Plan) -> tuple[PlannedWork, ...]:
     """The jobs for review, those with the largest gain."""
     largest = sorted(plan.jobs, key=lambda job: (-job.gain_bytes, job.name))[:MAX_PLANNED_WORK]
     return tuple(
@@ -122,7 +122,8 @@ def _work(plan: Plan) -> tuple[PlannedWork, ...]:
     )
 
 
-def _shown(plan: Plan, **more: Any) -> PlanStatus:
+def as_shown(plan: Plan, **more: Any) -> PlanStatus:
+    """A plan as a status has it."""
     return PlanStatus(
         hash=plan.hash,
         jobs=len(plan.jobs),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +35,7 @@ from compaction.core.reconcile.jobs.steps import JobStep
 from compaction.core.reconcile.observations import Memory, Moment, PlanMemory, PolicySnapshot, Unmade, frozen
 from compaction.core.reconcile.planning import approval
 from compaction.core.reconcile.planning.approval import is_pending
-from compaction.core.reconcile.timing import Timing, approved_hash
+from compaction.core.reconcile.timing import Timing, approved_hash, is_of_now
 from compaction.registry import kind_of
 
 # Input of a policy to its planner, and planned jobs as objects to be created.
@@ -254,6 +254,18 @@ def plan_of(reading: ScanResult, policy: CompactionPolicy, now: Moment) -> Plan:
     return _plan(reading, policy, (), Memory(), now)
 
 
+def plan_beside(
+    reading: ScanResult, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
+) -> tuple[Plan, Mapping[str, str]]:
+    """The plan that a scan leads to beside these jobs, to look into: whether the policy is suspended does not count.
+    And the targets that are not due, each with the reason.
+    """
+    meant = policy.model_copy(update={"spec": policy.spec.model_copy(update={"suspend": False})})
+    _, others = split_due(reading.candidates, trigger_of(meant), _history(steps, memory), now=now.wall)
+    reasons = {candidate.target: str(reason) for candidate, reason in others}
+    return _plan(reading, meant, steps, memory, now), reasons
+
+
 def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> ScanResult:
     """The scan without the targets that became due after the plan that waits for approval was made, while all of that
     plan can still be done. Sources arrive all the time: else it would be another plan after every review.
@@ -276,7 +288,7 @@ def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory, *, on
     before the operator was put on hold, or of that time, counts for nothing after it.
     """
     generation = policy.metadata.generation
-    if reading.generation != generation or reading.problem is not None or reading.started < memory.store.look_wanted:
+    if not is_of_now(reading, policy, memory) or reading.problem is not None:
         return False
     if memory.planning.skipped == reading.number:
         return False

@@ -113,6 +113,7 @@ RECOVERED: Final = "Recovered"
 """A policy goes on after a user had to act."""
 RUN_NOW_EVENT: Final = "RunNow"
 SCAN_EVENT: Final = "Scan"
+PREVIEW_EVENT: Final = "Preview"
 """An answer to a request of a user, with `Refused` behind it when that can do nothing."""
 
 
@@ -156,8 +157,9 @@ def of_requests(before: RequestAnswers, after: RequestAnswers) -> list[Announce]
     """One Event for each answer that a status has for the first time."""
     run = (RUN_NOW_EVENT, before.last_handled_run_now, after.last_handled_run_now, after.run_now)
     scan = (SCAN_EVENT, before.last_handled_scan, after.last_handled_scan, after.scan)
+    preview = (PREVIEW_EVENT, before.last_handled_preview, after.last_handled_preview, after.preview)
     events = []
-    for event, old, new, answer in (run, scan):
+    for event, old, new, answer in (run, scan, preview):
         if answer is None or old == new:
             continue
         refusal = answer.outcome is RequestOutcome.REFUSED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -176,7 +176,7 @@ class Facts:
     the jobs that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker
     cannot start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
     another version, `held_by` of an older policy over the same store. `requests` are the answers to users' requests,
-    `runs` the history.
+    `runs` the history; `defaulted` is what the operator's configuration adds to the spec.
     """
 
     policy: CompactionPolicy
@@ -198,6 +198,7 @@ class Facts:
     skew: str = ""
     held_by: str = ""
     hold: Hold | None = None
+    defaulted: Mapping[str, Any] = field(default_factory=dict)
     requests: RequestMemory = field(default_factory=RequestMemory)
     runs: tuple[RunRecord, ...] = ()
 
@@ -247,6 +248,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "executor_memory_bytes": facts.raised.executor,
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
+        "cost": facts.totals.cost,
         "counted": facts.totals.counted,
         "history": facts.runs,
         "evicted": ending.eviction_rows(facts.memory.planning),
@@ -258,10 +260,13 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "next_window_time": _time(facts.clock.window.opens_at),
         "granted_bytes_per_second": facts.granted,
         "released": facts.released,
+        "defaults": dict(facts.defaulted),
         "last_handled_run_now": facts.requests.run_now_mark,
         "run_now": facts.requests.run_now,
         "last_handled_scan": facts.requests.scan_mark,
         "scan": facts.requests.scan,
+        "last_handled_preview": facts.requests.preview_mark,
+        "preview": facts.requests.preview,
     }
     # Without a scan, as after a restart, the figures of the last one stay.
     if facts.reading is not None and debt is not None:
@@ -304,8 +309,12 @@ def _from_reading(facts: Facts, reading: ScanResult, debt: Debt) -> dict[str, An
 
 def _waiting(facts: Facts, counts: _Counts) -> WaitStatus | None:
     """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason); when no job
-    waits, what the next plan waits for.
+    waits, what the next plan waits for. On hold the hold, also where Ready has a reason for which a person has to act.
     """
+    if facts.hold is not None:
+        before = facts.policy.status.waiting
+        known = before.since if before is not None and before.reason == WaitReason.HELD else facts.now.time
+        return WaitStatus(reason=WaitReason.HELD, message=facts.hold.said, since=facts.hold.since or known)
     if not facts.waits:
         return None
     first = facts.waits[0]
@@ -467,5 +476,8 @@ def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
         status.released,
         status.last_handled_run_now,
         status.last_handled_scan,
+        status.last_handled_preview,
         tuple((error.target, error.reason) for error in status.target_errors),
+        status.defaults,
+        status.events.last if status.events is not None else 0,
     )

@@ -176,7 +176,7 @@ def skew_of(snapshot: PolicySnapshot) -> str:
     return (
         f"workers of version {versions} run beside an operator of version {version}: their jobs go on, and they end "
         f"when they are idle. If new ones are of that version as well, set spec.workers.image of the policy, or "
-        f"COMPACTION_WORKER_IMAGE of the operator, to the worker image of version {version}"
+        f"defaults.workers.image in the operator's configuration, to the worker image of version {version}"
     )
 
 
