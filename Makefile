@@ -50,7 +50,7 @@ node: setup ## A cluster of one node on this machine, with kubelet and container
 	@$(BIN)/python -m tools.node $(or $(ARGS),up)
 
 ##@ Develop
-.PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format manifests kubeflow-answers lock
+.PHONY: quick test test-deep e2e e2e-deep check compiled browser screenshots figures simulate mutate bench bench-fleet fuzz format manifests kubeflow-answers lock
 
 # Tests mostly wait: three workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
@@ -65,7 +65,6 @@ quick: setup ## The tests nearest to what was changed, in two minutes and withou
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point
 test-deep: export COMPACTION_TEST_DEPTH := deep
-test-deep: PARALLEL += --override-ini timeout=1800
 # Memory for time: Go's servers collect their garbage a quarter as often.
 test test-deep: export GOGC := 400
 test test-deep:
@@ -81,7 +80,7 @@ e2e-deep: export COMPACTION_TEST_DEPTH := deep
 e2e e2e-deep: export TMPDIR := $(or $(TMPDIR),/tmp)
 e2e e2e-deep:
 	@$(BIN)/python -m tools.node.prepare
-	@PYTHONPATH=tests $(BIN)/python -m node.kueue
+	@PYTHONPATH=tests $(BIN)/python -m node.releases
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 # mypy computes in one process, and what else there is to check beside it.
@@ -92,6 +91,12 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	{ $(BIN)/python -m tools.shipped --check . && \
 	$(BIN)/python -m pytest -q tests/house; } || failed=1; \
 	wait $$types || failed=1; exit $$failed
+
+browser: setup ## Debian's Chromium for the tests of the console, where PATH has none (root); without one they are skipped
+	@$(BIN)/python -m tools.browser
+
+screenshots: setup ## Pictures of the console for docs/console.md, of the demo that KEEP=1 left running
+	@$(BIN)/python -m tools.browser --screenshots docs/pictures
 
 figures: setup ## The figures of the house beside the best that each was (ARGS=--write records those that got better)
 	@PYTHONPATH=tests $(BIN)/python -m house.figures $(ARGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from compaction.api.crd.definitions import crd_files
+from compaction.api.names import CATALOG_KIND
 from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import LocalState, read_state, remove_state, write_state
 from compaction.local.errors import DemoError
-from compaction.local.processes.process import ProcessId
+from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.tenants import Check
 from compaction.worker.spark.settings import find_java
@@ -129,6 +132,7 @@ minute.
 LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more, whatever changes: a policy's status may, at each reading."""
 LOG_LINES: Final = 25
+_SIGN_IN: Final = re.compile(r"^Sign in: (\S+)$", re.MULTILINE)
 
 
 class Show(Protocol):
@@ -170,8 +174,17 @@ class DemoStage:
     def stop(self) -> None:
         """Stop the operator, its workers, servers and the control plane of this directory; safe when nothing runs."""
         stop_replicas(self.operator)
+        self._stop_console()
         stop_servers(self.servers)
         control_plane.down(self._control_plane, report=self.step)
+
+    def _stop_console(self) -> None:
+        directory = self._console_log.parent
+        state = read_state(directory) if directory.is_dir() else None
+        if state is not None:
+            for process in state.processes:
+                process.stop()
+            remove_state(directory)
 
     def start_cluster(self, *, policy: str, resources: str = "cpol,cjob,lease") -> DemoCluster:
         """A control plane, or the user's, with our definitions and an empty namespace. See `DemoCluster`."""
@@ -199,7 +212,27 @@ class DemoStage:
         """Two replicas, as a user would start them."""
         replicas = start_replicas(self.operator, kubeconfig=cluster.kubeconfig, detached=self.keep)
         self.step("operator: two replicas started, one will lead")
+        if self.keep:
+            self._say(f"the console, in a browser on this machine:  {self._start_console(cluster)}")
         return replicas
+
+    def _start_console(self, cluster: DemoCluster) -> str:
+        """The console, for as long as everything else is kept; returns the address that signs in a browser.
+
+        Raises:
+            DemoError: it ended at once; names its log.
+        """
+        self._console_log.parent.mkdir()
+        command = [sys.executable, "-m", "compaction.cli.main", "ui", "--port", "0", "-n", NAMESPACE]
+        command += ["--kubeconfig", str(cluster.kubeconfig)]
+        child = spawn(command, cwd=self._console_log.parent, log=self._console_log, detached=True)
+        process = ProcessId.of("console", child.pid)
+        while process is not None and process.alive():
+            write_state(self._console_log.parent, LocalState("", cluster.kubeconfig, processes=(process,)))
+            if addresses := _SIGN_IN.findall(self._console_log.read_text()):
+                return str(addresses[-1])
+            time.sleep(LOOK_SECONDS / 10)
+        raise DemoError(f"the console ended at once: see {self._console_log}")
 
     def apply_secrets(self, cluster: DemoCluster, secrets: Mapping[str, Mapping[str, str]]) -> None:
         """Secrets by name. They are given to kubectl and written nowhere."""
@@ -244,6 +277,7 @@ class DemoStage:
             self.console.print(table)
         kind = cluster.resources.partition(",")[0]
         self.plugin(cluster, "history", f"{kind}/{cluster.policy}")
+        self._preview(cluster)
         held = all(check.holds for check in checks)
         self.console.print(
             "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"
@@ -251,10 +285,22 @@ class DemoStage:
         if self.keep:
             self._say(f"\nleft running; to look around:  export KUBECONFIG={cluster.kubeconfig}")
             self._say(f"                               kubectl -n {NAMESPACE} get {cluster.resources}")
+            self._say(f"                               the console's next address: tail -n 1 {self._console_log}")
             self._say(f"to stop it:                    python -m demos --down --directory {self.directory}")
         else:
             self._delete_policy(cluster)
         return held
+
+    def _preview(self, cluster: DemoCluster) -> None:
+        """What another spec would do: a policy that plans at night only, a catalog whose rounds only decide."""
+        (changed,) = yaml.safe_load_all((self.directory / "policy.yaml").read_text())
+        if changed["kind"] == CATALOG_KIND:
+            changed["spec"]["dryRun"] = True
+        else:
+            changed["spec"]["trigger"] = changed["spec"].get("trigger", {}) | {"schedule": "0 2 * * *"}
+        path = self.directory / "changed.yaml"
+        path.write_text(yaml.safe_dump(changed, sort_keys=False))
+        self.plugin(cluster, "plan", "-f", str(path))
 
     def _say(self, line: str) -> None:
         """Lines that a user copies: a terminal breaks them, not we."""
@@ -306,6 +352,10 @@ class DemoStage:
     @property
     def operator(self) -> Path:
         return self.directory / "operator"
+
+    @property
+    def _console_log(self) -> Path:
+        return self.directory / "console" / "console.log"
 
     @property
     def servers(self) -> Path:

@@ -35,6 +35,7 @@ from compaction.api.enums import (
     WaitReason,
 )
 from compaction.api.policy.store import STANDING, PolicyStanding, conditions_for, standing_of
+from compaction.api.preview import BeginReason
 from compaction.api.requests import RequestOutcome, RequestReason
 from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.reasons import BlockJobReason
@@ -238,6 +239,7 @@ WORDS: tuple[type[StrEnum], ...] = (
     ConditionType,
     RequestReason,
     RequestOutcome,
+    BeginReason,
 )
 
 

@@ -12,7 +12,14 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from compaction.api.base import Documented, descriptions
-from compaction.api.crd.definitions import RESOURCES, crd_files, crd_objects
+from compaction.api.crd.definitions import (
+    RESOURCES,
+    crd_files,
+    crd_objects,
+    fields_of_model,
+    fields_of_schema,
+    lacking_fields,
+)
 from tools.shipped import definition_files, drifted, obsolete_definitions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +62,23 @@ FIELDS = [
 
 def test_the_committed_definitions_are_what_the_models_say() -> None:
     assert obsolete_definitions(ROOT) + drifted(ROOT, definition_files()) == [], "run `make manifests`"
+
+
+@pytest.mark.parametrize(("resource", "crd"), list(zip(RESOURCES, CRDS, strict=True)))
+def test_the_fields_of_a_model_are_those_of_its_schema(resource: Any, crd: dict[str, Any]) -> None:
+    fields = set(fields_of_model(resource))
+    assert {"spec", "status", "status.conditions[].reason"} < fields
+    assert fields == set(fields_of_schema(schema_of(crd)))
+
+
+def test_what_a_schema_lacks_is_named() -> None:
+    (policy, schema) = (RESOURCES[0], schema_of(crd_objects()[0]))
+    assert lacking_fields(policy, schema) == ""
+    del schema["properties"]["status"]["properties"]["lastHandledRunNow"]
+    assert lacking_fields(policy, schema) == "status.lastHandledRunNow"
+    del schema["properties"]["status"]["properties"]["cost"]["properties"]["gainPerCpuSecond"]
+    assert lacking_fields(policy, schema) == "status.cost.gainPerCpuSecond and 1 more"
+    assert lacking_fields(policy, {}).startswith("spec and ")
 
 
 def test_generation_is_byte_stable() -> None:
@@ -127,10 +151,26 @@ def test_rules_without_a_python_half_are_about_changes() -> None:
 
 def test_parents_that_are_left_out_are_filled_in() -> None:
     spec = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]
-    assert all(spec[parent]["default"] == {} for parent in ("trigger", "limits", "lease", "workers", "cleanup"))
+    assert all(spec[parent]["default"] == {} for parent in ("trigger", "lease", "cleanup"))
     stores = spec["store"]["properties"].values()
     assert [store["properties"]["thresholds"]["default"] for store in stores] == [{}, {}, {}]
     assert "default" not in spec["store"], "the user says which store"
+
+
+def test_what_an_installation_may_fill_in_is_not_filled_in_by_the_api_server() -> None:
+    spec = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]
+    for parent in ("workers", "limits"):
+        # Of an item of a list: the list is one value.
+        assert {path for path, node in walk(spec[parent], "") if "default" in node} <= {
+            ".tolerations[].key",
+            ".tolerations[].operator",
+            ".tolerations[].value",
+        }
+    trigger = spec["trigger"]["properties"]
+    assert {name for name, field in trigger.items() if "default" in field} == {"interval", "cooldown"}
+    assert spec["limits"]["properties"]["maxAttempts"]["description"].endswith(
+        "Without it, that of the operator's configuration, else 3."
+    )
 
 
 @pytest.mark.parametrize("crd", CRDS, ids=["policy", "job", "catalog"])

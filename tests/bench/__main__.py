@@ -22,6 +22,7 @@ from bench.harness import Machine, Result, Size, Workspace, run_benchmark, table
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import ensure_binaries
+from support.clocks import TIMEOUT_FLAG
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
@@ -74,7 +75,7 @@ def _run(name: str, resources: ExitStack, options: argparse.Namespace) -> Iterat
         binaries = ensure_binaries()
         running = resources.enter_context(start_control_plane(directory, binaries, audit=True))
         kubectl = [str(binaries.kubectl), f"--kubeconfig={running.kubeconfig}"]
-        for command in (["apply", "--server-side"], ["wait", "--for=condition=Established", "--timeout=60s"]):
+        for command in (["apply", "--server-side"], ["wait", "--for=condition=Established", TIMEOUT_FLAG]):
             subprocess.run([*kubectl, *command, "-f", str(CRDS)], check=True, stdout=subprocess.DEVNULL)
         return running
 

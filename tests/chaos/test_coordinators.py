@@ -14,7 +14,7 @@ from typing import Any
 from chaos.outages import Logs, assert_all_done, leader, lease_of_the_coordinator
 from compaction.kube.replica.operator import ExitCode
 from compaction.leases.elector import HARD_EXIT_CODE
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import Cluster
 from support.processes.operators import OperatorFleet, OperatorProcess, grant
 
@@ -83,7 +83,7 @@ def test_leaders_die_and_sleep_and_the_next_one_leads_in_time(
     # SIGCONT: it ends, and has changed nothing since it was stopped
     woken_at = time.time()
     replicas[second].process.send_signal(signal.SIGCONT)
-    assert replicas[second].process.wait(60) in {HARD_EXIT_CODE, ExitCode.LEADERSHIP_LOST}
+    assert replicas[second].process.wait(PATIENCE_SECONDS) in {HARD_EXIT_CODE, ExitCode.LEADERSHIP_LOST}
     jobs = assert_all_done(cluster, fleet, logs)
     account = f"operator-{second.rpartition('-')[2]}"
     assert writes_of(control_plane.running.audit_log, account, since=0)

@@ -11,7 +11,13 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.policy.policy import CompactionPolicySpec
+from compaction.core.reconcile.actions import RunStoreTask, StoreTask
+from compaction.core.reconcile.observations import Memory, Moment
+from compaction.core.reconcile.preview import Comparison, opens_another_store
 from compaction.errors import ClaimRefusedError, CompactionError, StaleTokenError
+from compaction.kube.scanning import preview
+from compaction.storage.adapter import StoreAdapter
 from compaction.worker.errors import JobStoppedError, LeaseLostError
 from conformance.harness import Core, Fault, Harness, Job, Strike, succeeded
 from support.processes.worker_ports import FakeLease
@@ -38,10 +44,33 @@ def test_a_scan_finds_debt_and_none_after_compaction(core: Core, harness: Harnes
         assert candidate.sources
     assert set(reading.measures) == {measure.name for measure in core.kind.measures}
     assert core.scan().reading.says_the_same(reading), "a scan changes nothing"
+    previewed(core)
+    assert core.scan().reading.says_the_same(reading), "neither does a preview"
 
     assert [report.outcome for _, report in core.compact()] == [ReportOutcome.SUCCEEDED] * 2
     assert all(candidate.is_empty for candidate in core.scan().reading.candidates)
     assert [harness.content(number) for number in (1, 2)] == before
+
+
+def previewed(core: Core) -> None:
+    """Another spec of the same store is compared by the scans of a preview; no other store is opened for one."""
+    policy = core.policy
+    smaller = policy.spec.limits.model_copy(update={"max_jobs_queued": 1})
+    changed = policy.model_copy(update={"spec": policy.spec.model_copy(update={"limits": smaller})})
+    task = RunStoreTask(StoreTask.PREVIEW, proposed=changed.spec, mark="first")
+
+    def opened(spec: CompactionPolicySpec) -> StoreAdapter:
+        return core.open(policy.model_copy(update={"spec": spec}))
+
+    scans = preview(opened, policy, task, asked=core.now, clock=lambda: core.now)
+    assert (scans.in_force.problem, scans.proposed.problem) == (None, None)
+    compared = Comparison((), Memory(), Moment(scans.in_force.wall, core.now))
+    answer = compared.answer((policy, changed), (scans.in_force, scans.proposed))
+    assert answer.in_force is not None
+    assert answer.proposed is not None
+    assert (answer.in_force.plan.jobs, answer.proposed.plan.jobs) == (2, 1)
+    assert [change.field for change in answer.changes] == ["spec.limits.maxJobsQueued"]
+    assert opens_another_store(policy, changed.spec) == ""
 
 
 def test_a_claim_needs_a_larger_token_than_any_before(core: Core) -> None:

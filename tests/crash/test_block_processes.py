@@ -31,6 +31,7 @@ from crash.mortal_worker import Mortal, attempt
 from support.blocks.block_commands import BlockCommands, in_folder
 from support.blocks.block_stores import check, content, fill
 from support.blocks.blocks import assert_tidy, claim, job_of, orphans, run
+from support.clocks import PATIENCE_SECONDS
 from support.faults.store_faults import When
 from support.processes.worker_ports import ThreadEngine
 
@@ -209,7 +210,7 @@ def assert_merged(blocks: BlockCommands, *, rows: int) -> None:
 def test_what_a_killed_process_had_is_taken_over_at_once(blocks: BlockCommands) -> None:
     ids = blocks.add(1, 2, 3)
     with compacting(blocks, signal.SIGKILL) as killed:
-        assert killed.wait(120) == -signal.SIGKILL, killed.communicate()
+        assert killed.wait(PATIENCE_SECONDS) == -signal.SIGKILL, killed.communicate()
     said = f"process {killed.pid} on "
     debt = blocks.run("inspect", "-o", "json")
     assert debt.exit_code == 1
@@ -254,7 +255,7 @@ def test_a_stopped_process_is_left_alone_until_it_was_silent_and_commits_nothing
         (job,) = json.loads(taken.stdout)["jobs"]
         assert (job["merged"], job["receipt"]["token"]) == (3, 2)
         zombie.send_signal(signal.SIGCONT)
-        out, error = zombie.communicate(timeout=120)
+        out, error = zombie.communicate(timeout=PATIENCE_SECONDS)
     assert zombie.returncode == 0, error
     assert "error:" not in error
     assert "1 job left to another process" in out
@@ -296,7 +297,7 @@ def test_two_that_race_merge_everything_once_and_neither_calls_it_an_error(block
         for _ in range(3)
     ]
     for racer in racers:
-        out, error = racer.communicate(timeout=300)
+        out, error = racer.communicate(timeout=PATIENCE_SECONDS)
         assert racer.returncode == 0, (out, error)
         assert "error:" not in error
     blocks.data("compact", "--all", "--levels", "2:1h,2:1h,2:1h")

@@ -25,6 +25,7 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.segments.owned_logs import conforms
 from support.timing import at_depth
@@ -32,7 +33,6 @@ from support.timing import at_depth
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
 )
-WAIT = 120.0
 SHARE = 3
 """A short run loses the power at one of so many calls."""
 
@@ -100,7 +100,7 @@ class Life:
 
         def act() -> None:
             other.append([LogEntry(following, 1, b"other")])
-            self.log.append(added).result(WAIT)
+            self.log.append(added).result(PATIENCE_SECONDS)
 
         parts = [self.state.appended(added[:count]) for count in range(1, len(added))]
         self.step(act, self.state.appended(added), *parts)
@@ -138,12 +138,14 @@ class Life:
     def snapshot(self, index: int, live: tuple[int, ...]) -> None:
         held = tuple(entry for entry in self.state.held if entry.index > index or entry.index in live)
         after = State(held, index, live)
-        self.step(lambda: self.log.snapshot(index, 2, b"\x83j", LiveSet.from_indexes(live)).result(WAIT), after)
+        self.step(
+            lambda: self.log.snapshot(index, 2, b"\x83j", LiveSet.from_indexes(live)).result(PATIENCE_SECONDS), after
+        )
 
     def flush(self) -> None:
         def act() -> None:
-            self.system.roll().result(WAIT)
-            assert self.system.drain(WAIT)
+            self.system.roll().result(PATIENCE_SECONDS)
+            assert self.system.drain(PATIENCE_SECONDS)
 
         self.step(act, self.state)
 
@@ -184,8 +186,8 @@ def record(root: Path, resources: ExitStack) -> tuple[Recorder, Life, Disk]:
     leaders: dict[int, Log] = {}
     for index, live in LIVE.items():
         leader = leaders[index] = leading.open_log(f"until-{index}")
-        leader.append(entries(range(1, 71), 2)).result(WAIT)
-        leader.snapshot(index, 2, b"\x83j", LiveSet.from_indexes(live)).result(WAIT)
+        leader.append(entries(range(1, 71), 2)).result(PATIENCE_SECONDS)
+        leader.snapshot(index, 2, b"\x83j", LiveSet.from_indexes(live)).result(PATIENCE_SECONDS)
     (root / "disk").mkdir()
     disk = Disk(root / "disk")
     with Recorder() as recorder:
@@ -211,13 +213,13 @@ def check(directory: Path, life: Life, calls: int) -> None:
         append, flush = ((False, True), (True, False), (True, True))[calls // SHARE % 3]
         if append:
             found = found.appended(entries([found.last + 1], 99))
-            log.append(found.held[-1:]).result(WAIT)
+            log.append(found.held[-1:]).result(PATIENCE_SECONDS)
         if flush:
-            system.roll().result(WAIT)
-            assert system.drain(WAIT)
+            system.roll().result(PATIENCE_SECONDS)
+            assert system.drain(PATIENCE_SECONDS)
     with LogSystem(directory, limits=LIMITS) as system:
         assert State.of(system.open_log("a")) == found
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         assert State.of(system.open_log("a")) == found
 
 

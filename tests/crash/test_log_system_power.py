@@ -28,6 +28,7 @@ from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal import wal_log
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.segments.owned_logs import History, conforms
 from support.segments.segment_logs import live_only_above, nothing_hides
@@ -35,7 +36,6 @@ from support.segments.segment_logs import live_only_above, nothing_hides
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
 )
-WAIT = 120.0
 
 
 class Run:
@@ -59,17 +59,17 @@ class Run:
         future = log.append(entries)
         future.add_done_callback(lambda done: done.exception() or self.recorder.mark(("written", uid, written)))
         if wait:
-            future.result(WAIT)
+            future.result(PATIENCE_SECONDS)
 
     def snapshot(self, uid: str, index: int, live: tuple[int, ...]) -> None:
         log, history = self.log(uid), self.histories[uid]
         history.snapshots.append((index, live))
-        log.snapshot(index, 1, b"\x83j", LiveSet.from_indexes(live)).result(WAIT)
+        log.snapshot(index, 1, b"\x83j", LiveSet.from_indexes(live)).result(PATIENCE_SECONDS)
         self.recorder.mark(("snapshot", uid, len(history.snapshots)))
 
     def flush(self) -> None:
-        self.system.roll().result(WAIT)
-        assert self.system.drain(WAIT)
+        self.system.roll().result(PATIENCE_SECONDS)
+        assert self.system.drain(PATIENCE_SECONDS)
 
     def reopen(self) -> None:
         self.system.close()
@@ -146,11 +146,11 @@ def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> No
                 history.check(log, acknowledged=kept[0], snapshots=kept[1])
                 if flushed:
                     following = 1 if log.last is None else log.last.index + 1
-                    log.append([LogEntry(following, 99, b"next")]).result(WAIT)
+                    log.append([LogEntry(following, 99, b"next")]).result(PATIENCE_SECONDS)
                     assert log.read([following]) == [LogEntry(following, 99, b"next")]
             if not flushed:
-                system.roll().result(WAIT)
-                assert system.drain(WAIT)
+                system.roll().result(PATIENCE_SECONDS)
+                assert system.drain(PATIENCE_SECONDS)
 
 
 def lose(
@@ -269,7 +269,7 @@ def lose_broken(
                     acknowledged=promises["written", "a"],
                     snapshots=promises.get(("snapshot", "a"), 0),
                 )
-                assert system.drain(WAIT)
+                assert system.drain(PATIENCE_SECONDS)
         (left / copy_[0]).write_bytes(copy_[1])
         check(left / "system", run, promises)
 

@@ -29,6 +29,7 @@ from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
+from support.clocks import PATIENCE_SECONDS
 from support.faults.sudden_death import DyingFilesystem, points
 from support.segments.segment_logs import content, leftovers
 
@@ -161,7 +162,7 @@ def test_racing_attempts_commit_exactly_once(log: Path) -> None:
     racers = [context.Process(target=race, args=(log, token, results)) for token in (1, 2, 3)]
     for racer in racers:
         racer.start()
-    outcomes = sorted(results.get(timeout=60) for _ in racers)
+    outcomes = sorted(results.get(timeout=PATIENCE_SECONDS) for _ in racers)
     for racer in racers:
         racer.join()
     assert set(outcomes) <= {"committed", "StaleLogTokenError", "SourcesChangedError", "IndexError", "LogChangedError"}
@@ -178,7 +179,7 @@ def test_a_lock_held_too_long_is_reported_with_its_holder(log: Path) -> None:
     ready: multiprocessing.Queue[int] = context.Queue()
     holder = context.Process(target=hold, args=(log, 60.0, ready))
     holder.start()
-    pid = ready.get(timeout=60)
+    pid = ready.get(timeout=PATIENCE_SECONDS)
     with pytest.raises(LockHeldError, match=rf"by slow \(pid {pid} on .*, job slow-job\) since 20"):
         fence.claim(log, job=JOB, token=1, holder="me", timeout=0.05)
     holder.kill()

@@ -30,6 +30,7 @@ from demos.stage import DemoStage, stop_servers
 from replicated_kv.errors import UnavailableError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload
+from support.clocks import PATIENCE_SECONDS
 
 NOW = "2026-01-01T00:00:00Z"
 NAMES = tuple(f"{number:016d}.segment" for number in range(1, 6))
@@ -207,7 +208,7 @@ def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path, story):
         assert "is installed" in losses.happen(story.observation(), back)
         assert (losses.stage, losses.behind, losses.skipped, losses.installed) == (Loss.OVER, 100, 101, 1)
         sleeping.running["b"].send(signal.SIGKILL)
-        assert wait_gone(sleeping.running["b"], timeout=60)
+        assert wait_gone(sleeping.running["b"], timeout=PATIENCE_SECONDS)
         with pytest.raises(DemoError, match="member b of the key-value store has ended"):
             sleeping.check()
     finally:

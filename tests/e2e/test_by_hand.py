@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compaction.segments.generate import corrupt_entry, generate_log
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import Cluster, LogRoot, columns_of, condition, make_user
 from support.processes.operators import OperatorFleet
 from support.segments.log_owners import live_payloads, under_the_maps
@@ -49,7 +49,7 @@ def test_a_job_made_by_hand_runs_on_its_policys_workers_or_is_refused(
     )
     thresholds = {"segmentLogs": {"thresholds": {"debtBytes": "1Ti"}}}
     cluster.patch("cpol/logs", {"spec": {"suspend": False, "store": thresholds}})
-    cluster.kubectl("wait", "--for=condition=Complete", "cjob/by-hand", "--timeout=120s")
+    cluster.kubectl("wait", "--for=condition=Complete", "cjob/by-hand", TIMEOUT_FLAG)
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
     assert (directory / "0000000000000003.segment").is_symlink()
     logs.assert_unchanged()

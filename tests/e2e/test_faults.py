@@ -15,7 +15,7 @@ import pytest
 from chaos.outages import Logs, leader
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import Cluster, Object
 from support.processes.operators import OperatorFleet
 
@@ -40,7 +40,7 @@ class Caught:
         self.job = self._cluster.await_job_state("InProgress")
         eventually(lambda: fence.read(self._directory).receipts, "the first group to be committed", pause=0.02)
         self._thread.start()
-        assert self._held.wait(60)
+        assert self._held.wait(PATIENCE_SECONDS)
         groups = self.job["spec"]["sources"]["segmentLog"]["groups"]
         assert len(fence.read(self._directory).receipts) < len(groups), "it was over before it could be caught"
         self.worker: str = self.job["status"]["worker"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -13,7 +15,9 @@ import pytest
 
 from compaction.segments.generate import corrupt_entry
 from support.clocks import eventually, set_offset
-from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition, make_user
+from support.cluster.by_kubectl import Cluster, LogRoot, Object, User, condition, make_user
+from support.cluster.by_kubectl import policy as policy_of
+from support.cluster.control_plane import ROOT
 from support.cluster.manifests import job_object
 from support.processes.operators import OperatorFleet
 
@@ -36,6 +40,21 @@ def patch_trigger(cluster: Cluster, **trigger: Any) -> None:
     patch_spec(cluster, trigger=trigger)
 
 
+def shape(value: Any) -> Any:
+    """The fields of an event, and types of their values."""
+    if isinstance(value, dict):
+        return {name: shape(inner) for name, inner in sorted(value.items())}
+    return [shape(item) for item in value[:1]] if isinstance(value, list) else type(value).__name__
+
+
+def with_sink(directory: Path) -> tuple[str, ...]:
+    """Arguments of an operator that writes its events below `directory`."""
+    head = {"apiVersion": "config.compaction.dev/v1alpha1", "kind": "OperatorConfiguration"}
+    config = directory / "sink.yaml"
+    config.write_text(json.dumps(head | {"sink": {"folder": {"path": str(directory / "events")}}}))
+    return ("--config", str(config))
+
+
 def status(cluster: Cluster) -> Object:
     found: Object = cluster.policy()["status"]
     return found
@@ -47,13 +66,26 @@ def test_plans_at_the_time_of_a_schedule_and_jobs_inside_a_window(
     add(logs, "a")
     clock = tmp_path / "clock"
     set_offset(clock, 0.0)
-    operators.start(light=("--clock", str(clock)))
     far = datetime.now(UTC) + timedelta(hours=12)
-    closed = {"schedule": f"{far.minute} {far.hour} * * *", "duration": "1h"}
-    cluster.apply_policy(logs.path, trigger={"interval": "2s", "schedule": LEAP_DAY, "windows": [closed]})
+    defaults = {
+        "trigger": {"windows": [{"schedule": f"{far.minute} {far.hour} * * *", "duration": "1h"}]},
+        "limits": {"maxConcurrentJobs": 1},
+    }
+    config = tmp_path / "config.yaml"
+    head = {"apiVersion": "config.compaction.dev/v1alpha1", "kind": "OperatorConfiguration"}
+    config.write_text(json.dumps(head | {"defaults": defaults, "limits": {"maxWorkers": 9}}))
+    operators.start(light=("--clock", str(clock)), more=("--config", str(config), "--max-workers", "7"))
+    cluster.apply_policy(logs.path, trigger={"interval": "2s", "schedule": LEAP_DAY}, limits={"maxAttempts": 2})
     wait = eventually(lambda: waiting(cluster, "AwaitingSchedule"), "the policy to wait for its schedule")
     assert " in 1 log; next plan " in wait["message"]
     assert status(cluster)["nextScheduleTime"].endswith("-02-29T00:00:00Z")
+    # The spec is its owner's; what the installation adds is said beside it, and by the leader.
+    assert cluster.policy()["spec"]["limits"] == {"maxAttempts": 2}
+    assert "windows" not in cluster.policy()["spec"]["trigger"]
+    assert status(cluster)["defaults"] == defaults
+    (lease,) = cluster.list("lease", fields="metadata.name=compaction-coordinator")
+    told = json.loads(lease["metadata"]["annotations"]["compaction.dev/configuration"])
+    assert told["values"] == {"defaults": defaults, "limits": {"maxWorkers": 7}}, "a flag wins over the file"
     assert cluster.jobs() == []
 
     set_offset(clock, 50.0 - time.time() % 60)  # the next full minute is ten seconds away
@@ -67,14 +99,16 @@ def test_plans_at_the_time_of_a_schedule_and_jobs_inside_a_window(
 
     patch_trigger(cluster, windows=[{"schedule": "* * * * *", "duration": "1h"}])
     cluster.await_all_succeeded()
+    assert status(cluster)["defaults"] == {"limits": defaults["limits"]}, "a policy with windows has its own"
     logs.assert_unchanged()
 
 
 def test_only_the_approved_plan_is_carried_out_whoever_leads(
-    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot, tmp_path: Path
 ) -> None:
     add(logs, "a", "b")
-    first = operators.start(lease_seconds=3)
+    sink = with_sink(tmp_path)
+    first = operators.start(lease_seconds=3, more=sink)
     cluster.apply_policy(logs.path, approval="Manual")
 
     def pending(jobs: int) -> Object | None:
@@ -93,13 +127,37 @@ def test_only_the_approved_plan_is_carried_out_whoever_leads(
     assert cluster.jobs() == []
 
     first.kill()
-    operators.start(lease_seconds=3)
+    operators.start(lease_seconds=3, more=sink)
     cluster.annotate("cpol/logs", approve=plan["hash"])
     jobs = cluster.await_all_succeeded(at_least=3)
     assert sorted(job["metadata"]["name"] for job in jobs) == sorted(work["job"] for work in plan["work"])
     assert cluster.list("cjob", labels=f"compaction.dev/plan={plan['hash']}") == jobs
     assert (status(cluster)["plan"]["hash"], status(cluster)["plan"]["approval"]) == (plan["hash"], "Approved")
     logs.assert_unchanged()
+
+    # Two plans have waited; each job has its receipt, the run its end, and each event one number, across the kill.
+    def told() -> list[Object]:
+        found = [json.loads(path.read_text()) for path in sorted((tmp_path / "events").rglob("*.jsonl"))]
+        return found if any(event["type"] == "dev.compaction.run.ended" for event in found) else []
+
+    events = eventually(told, "the end of the run to be told")
+    assert [int(event["sequence"]) for event in events] == list(range(1, len(events) + 1))
+    assert len({event["id"] for event in events}) == len(events)
+    waits = [event["subject"] for event in events if event["type"] == "dev.compaction.plan.waits"]
+    assert waits == [void["hash"], plan["hash"]]
+    ended = {event["subject"]: event["data"] for event in events if event["type"] == "dev.compaction.job.ended"}
+    assert set(ended) == {work["job"] for work in plan["work"]}
+    assert all(data["receipt"]["fingerprintBefore"] == data["receipt"]["fingerprintAfter"] for data in ended.values())
+    (line,) = re.findall(r"```json\n(.*?)\n```", (ROOT / "docs" / "events.md").read_text())
+    documented, real = json.loads(line), next(event for event in events if event["subject"] == min(ended))
+    assert shape(documented) == shape(real), "the example of the page is what is written"
+    assert (events[-1]["type"], events[-1]["data"]["run"]["succeeded"]) == ("dev.compaction.run.ended", 3)
+    patch_spec(cluster, successfulJobsHistoryLimit=1)
+    eventually(lambda: len(cluster.jobs()) == 1, "all jobs but one to be deleted")
+    eventually(
+        lambda: "waiting" not in status(cluster)["events"] or not status(cluster)["events"]["waiting"],
+        "no event to wait",
+    )
 
 
 def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retried(
@@ -159,6 +217,10 @@ def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
     cluster.apply_policy(logs.path, trigger={"interval": "1h", "schedule": LEAP_DAY})
     eventually(lambda: waiting(cluster, "AwaitingSchedule"), "the policy to wait for its schedule")
 
+    before = what_another_spec_would_do(cluster, editor, logs, tmp_path)
+    changed = {key for key, value in status(cluster).items() if before.get(key) != value}
+    assert (changed, cluster.jobs()) == ({"preview", "lastHandledPreview"}, []), "what is in force stays as it is"
+
     assert "1 job has succeeded, " in editor.prints("run-now", "logs", "--wait", "--timeout", "2m")
     cluster.await_idle()
     assert status(cluster)["runNow"]["reason"] == "Planned"
@@ -178,6 +240,8 @@ def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
     second = operators.start(lease_seconds=3)
     eventually(lambda: "the hold has changed" in second.output, "the next coordinator to know of the hold")
     assert "Held" in editor.refused("run-now", "logs", "--wait", "--timeout", "2m")
+    (asked,) = json.loads(editor.prints("plan", "-f", str(tmp_path / "new.yaml"), "-o", "json"))
+    assert (asked["inForce"]["begins"]["reason"], asked["proposed"]["begins"]["reason"]) == ("Held", "NothingDue")
     assert len(cluster.jobs()) == 1
 
     holder.prints("release", "-n", cluster.namespace)
@@ -185,7 +249,49 @@ def test_a_run_a_scan_and_a_hold_are_asked_for_and_a_restart_keeps_the_hold(
     editor.prints("run-now", "logs", "--wait", "--timeout", "2m")
     assert editor.prints("suspend", "logs", "--wait", "--timeout", "2m").endswith("policy logs: nothing runs\n")
     assert len(cluster.jobs()) == 2
+    (asked,) = json.loads(editor.prints("plan", "-f", str(tmp_path / "new.yaml"), "-o", "json"))
+    assert asked["outcome"] == "Accepted"
     logs.assert_unchanged()
+
+
+def what_another_spec_would_do(cluster: Cluster, editor: User, logs: LogRoot, directory: Path) -> Object:
+    """Asked by files, with the rights of who may edit; the status before."""
+
+    def file(name: str, policy: str, root: Path, **spec: Any) -> str:
+        store = {"root": str(root), "include": ["*"], "thresholds": {"debtSegments": 100}}
+        trigger = {"interval": "1h", "schedule": LEAP_DAY}
+        document = policy_of(root, name=policy, **{"store": {"segmentLogs": store}, "trigger": trigger} | spec)
+        (directory / name).write_text(json.dumps(document))
+        return str(directory / name)
+
+    before = status(cluster)
+    new = file("new.yaml", "logs", logs.path)
+    said = editor.prints("plan", "-f", new)
+    rows = [line.split() for line in said.splitlines()]
+    assert ["spec.store.segmentLogs.thresholds.debtSegments", "1", "100"] in rows
+    assert ["Jobs", "1", "0"] in rows
+    assert ["Left", "out:", "BelowThreshold", "0", "1"] in rows
+    assert [str(logs.path / "a"), "1", "job:", "copy"] in [row[:4] for row in rows]
+    assert next(row for row in rows if row[:1] == ["Begins"])[1].startswith("AwaitingSchedule")
+    cluster.await_events("Preview")
+
+    elsewhere = file("elsewhere.yaml", "logs", directory)
+    refused = editor.refused("plan", "-f", elsewhere)
+    assert "OtherStore: " in refused
+    assert f"spec.store.segmentLogs.root: {logs.path} -> {directory}" in refused
+    # The remedy that it names: another name, suspended.
+    absent = file("absent.yaml", "other", directory / "none", suspend=True)
+    assert "apply it with spec.suspend: true" in editor.refused("plan", "-f", absent)
+    (directory / "none").mkdir()
+    cluster.apply(json.loads(Path(absent).read_text()))
+    (asked,) = json.loads(editor.prints("plan", "-f", absent, "-o", "json"))
+    assert (asked["outcome"], asked["changed"], asked["policy"]) == ("Accepted", 0, "other")
+    cluster.delete("cpol/other")
+    wrong = file("wrong.yaml", "logs", logs.path, trigger={"interval": "0s"})
+    assert f"{wrong}: CompactionPolicy logs: spec.trigger.interval: must be longer" in editor.refused(
+        "plan", "-f", wrong, code=2
+    )
+    return before
 
 
 def test_a_drain_stops_what_runs_and_after_it_everything_goes_on(

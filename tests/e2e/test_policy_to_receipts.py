@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.segments.generate import Pattern, corrupt_entry
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.processes.operators import OperatorFleet, OperatorProcess
 
@@ -35,7 +35,7 @@ def test_from_a_suspended_policy_to_reclaimed_bytes_and_the_end_of_the_grace(
 
     cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec":{"suspend":false}}')
     cluster.await_all_succeeded(at_least=4)
-    cluster.kubectl("wait", "--for=condition=Complete", "cjob", "--all", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Complete", "cjob", "--all", TIMEOUT_FLAG)
     found = cluster.await_idle()
 
     logs.assert_unchanged()
@@ -47,11 +47,16 @@ def test_from_a_suspended_policy_to_reclaimed_bytes_and_the_end_of_the_grace(
         assert receipt["token"] == job["status"]["fencingToken"] == 1
         assert job["status"]["progressPercent"] == 100
         assert receipt["bytesReclaimed"] > 0
+        attempt_and_receipt_say_what_it_cost(job)
     reclaimed = sum(int(job["status"]["receipt"]["bytesReclaimed"]) for job in jobs)
     assert int(found["status"]["bytesReclaimed"]) == reclaimed
     # What is dead but named until the end of the grace is promised, not yet freed.
     assert segment_bytes(logs.path) == before - reclaimed + sum(path.stat().st_size for path in marked(jobs))
     assert condition(found, "Ready")["status"] == "True"
+    seconds = sum(job["status"]["usage"][f"{role}CpuSeconds"] for job in jobs for role in ("driver", "executor"))
+    assert found["status"]["cost"]["cpuSeconds"] == pytest.approx(seconds, abs=0.01)
+    assert found["status"]["cost"]["bytesReclaimed"] == reclaimed
+    assert sum(run["cpuSeconds"] for run in found["status"]["history"]) == pytest.approx(seconds, abs=0.01)
     assert cluster.leases("job") == []
     what_people_and_machines_are_shown(cluster, replica, jobs)
 
@@ -69,6 +74,16 @@ def marked(jobs: list[Object]) -> list[Path]:
     """Dead segments that the jobs marked for deletion."""
     sources = [job["spec"]["sources"]["segmentLog"] for job in jobs]
     return [Path(source["path"]) / name for source in sources for name in source.get("obsolete", [])]
+
+
+def attempt_and_receipt_say_what_it_cost(job: Object) -> None:
+    (attempt,) = job["status"]["attempts"]
+    used = attempt["usage"]
+    assert used == job["status"]["usage"] == job["status"]["receipt"]["usage"]
+    assert min(used["driverCpuSeconds"], used["executorCpuSeconds"]) > 0
+    if job["spec"]["sources"]["segmentLog"]["groups"]:
+        assert used["bytesRead"] > used["bytesWritten"] == job["status"]["receipt"]["bytesAfter"]
+        assert used["executorPeakBytes"] > 16 << 20, "a Python process, not nothing"
 
 
 def what_only_the_operator_can_know_is_a_condition(cluster: Cluster, missing: Path) -> None:
@@ -94,6 +109,8 @@ def what_people_and_machines_are_shown(cluster: Cluster, replica: OperatorProces
     assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()
     assert "compaction_bytes_reclaimed_total{" in metrics
+    used = [line for line in metrics.splitlines() if line.startswith("compaction_cpu_seconds_total{")]
+    assert min(float(line.rpartition(" ")[2]) for line in used if 'policy="logs"' in line) > 0
     told = [line for line in replica.output.splitlines() if "job attempt ended" in line]
     assert sorted(job["metadata"]["name"] for job in jobs) == sorted(
         job["metadata"]["name"] for job in jobs for line in told if f"job={job['metadata']['name']}" in line

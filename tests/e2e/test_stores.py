@@ -50,7 +50,7 @@ def test_secrets_reach_operator_and_worker_and_nothing_else(
         seen.extend(shown_by(session_of(fleet.worker_pid(worker.name))) for worker in fleet.running_workers())
         return any(job.get("status", {}).get("state") == "Succeeded" for job in cluster.jobs())
 
-    eventually(done, "three blocks to become one", pause=0.2, timeout=240.0)
+    eventually(done, "three blocks to become one")
     assert content(store) == before
     assert [block.level for block in store.live().blocks] == [1]
     assert any(b"java" in item for item in seen), "Spark's processes were looked at"
@@ -129,11 +129,13 @@ def test_a_branch_is_compacted_while_it_is_written(
             assert {entry.key.decode(): text_of(entry.value) for entry in page.entries} == shown
             return any(job.get("status", {}).get("state") == "Succeeded" for job in cluster.jobs())
 
-        eventually(done, "the branch to be compacted", pause=0.2, timeout=240.0)
+        eventually(done, "the branch to be compacted")
         (job,) = [job for job in cluster.jobs() if job.get("status", {}).get("state") == "Succeeded"]
         receipt = job["status"]["receipt"]
         assert receipt["fingerprintBefore"] == receipt["fingerprintAfter"]
         assert receipt["records"] >= len(shown) - written
+        used = receipt["usage"]
+        assert min(used[name] for name in ("executorCpuSeconds", "bytesRead", "bytesWritten")) > 0
         record = area.branches.get("main").record
         assert (record.compacted_job, record.compacted_token) == (job["metadata"]["name"], receipt["token"])
         page = reader.list("main", amount=100_000)

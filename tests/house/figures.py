@@ -65,8 +65,9 @@ def figures_of(modules: Iterable[Module]) -> dict[str, float]:
         "median_module": statistics.median(chapters),
         "modules_too_short": sum(count < SHORTEST for count in chapters),
         "modules_too_long": sum(count > LONGEST for count in chapters),
-        "modules_with_one_importer": sum(len(those) == 1 for those in importers.values()),
-        "modules_imported_from_outside": len(outside),
+        # Of the modules, as their number grows with what the package does.
+        "one_importer_percent": round(100 * sum(len(those) == 1 for those in importers.values()) / len(chapters), 1),
+        "imported_from_outside_percent": round(100 * len(outside) / len(chapters), 1),
         "module_names_twice": sum(count for count in names.values() if count > 1),
         "class_names_twice": sum(count > 1 for count in classes.values()),
         "import_percent": round(100 * totals["import lines"] / totals["code"], 1),

@@ -11,8 +11,10 @@ from compaction.cli.lazy import LazyGroup
 from compaction.cli.main import cli
 from compaction.wings import commands
 
-MOST = 80
-"""70, and those of a fleet: run-now, scan, suspend, resume, hold, release, events, history, check, version."""
+MOST = 82
+"""70, and those of a fleet: run-now, scan, suspend, resume, hold, release, events, history, check, version, debug,
+and ui.
+"""
 SHARED = ("list", "inspect", "plan", "compact", "verify", "sweep")
 """Verbs that mean the same in every kind of store (docs/commands.md)."""
 FLAGS_OF_PLAN = {"--dry-run", "--plan"}
@@ -23,6 +25,7 @@ VERBS = frozenset(
         "Approve",
         "Carry",
         "Check",
+        "Collect",
         "Commit",
         "Compact",
         "Create",

@@ -60,7 +60,7 @@ def test_what_is_counted() -> None:
     assert found["code_lines"] == 13 + 1 + 2
     assert (found["modules"], found["modules_too_short"], found["modules_too_long"]) == (3, 3, 0)
     assert (found["module_names_twice"], found["class_names_twice"]) == (2, 1)
-    assert (found["modules_with_one_importer"], found["modules_imported_from_outside"]) == (2, 2)
+    assert (found["one_importer_percent"], found["imported_from_outside_percent"]) == (66.7, 66.7)
     assert found["import_percent"] == pytest.approx(25)
     assert found["private_used_once_percent"] == 50
     assert found["docstrings_by_question_percent"] == 50

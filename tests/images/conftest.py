@@ -26,7 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.images)
-            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.worker.loop import WorkerExit
 from images.containers import Container, Pod, Unpacked
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.control_plane import ControlPlane
 from support.processes.worker_ports import job_spec
 from support.segments.segment_logs import content
@@ -111,7 +111,7 @@ def test_the_init_passes_signals_on_and_reaps(worker: Unpacked, tmp_path: Path) 
     ) as one:
         eventually(lambda: "up" in one.output, "the shell")
         one.terminate()
-        assert one.wait(60) == 7
+        assert one.wait(PATIENCE_SECONDS) == 7
 
 
 # --- a worker with the machine's control plane ---
@@ -187,9 +187,9 @@ def test_a_worker_rewrites_a_log_with_its_own_account_and_ends_when_told(
         def reported() -> str:
             return str(lease(cluster, "job-1")["metadata"].get("annotations", {}).get(ANNOTATION_REPORT, ""))
 
-        report = parse_report(eventually(reported, "the report", timeout=600))
+        report = parse_report(eventually(reported, "the report"))
         container.terminate()
-        assert container.wait(120) == WorkerExit.TERMINATED, container.output
+        assert container.wait(PATIENCE_SECONDS) == WorkerExit.TERMINATED, container.output
     assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert report.token == 3
     assert content(log) == before
@@ -219,7 +219,7 @@ def test_a_sparkapplications_driver_runs_the_worker_in_front_of_the_jvm(
     ]  # fmt: skip
     with working(worker, pod, *words, tmp_path=tmp_path, cluster=cluster) as container:
         container.terminate()
-        assert container.wait(120) == WorkerExit.TERMINATED, container.output
+        assert container.wait(PATIENCE_SECONDS) == WorkerExit.TERMINATED, container.output
     assert "spark is up" in container.output
 
 
@@ -271,7 +271,7 @@ def test_a_driver_gets_its_executor_from_kubernetes(
             found: list[dict[str, Any]] = json.loads(cluster("get", "pods", "-o", "json"))["items"]
             return found
 
-        (asked,) = eventually(pods, "the executor's pod", timeout=600)
+        (asked,) = eventually(pods, "the executor's pod")
         (container,) = asked["spec"]["containers"]
         told = {item["name"]: item.get("value", "") for item in container["env"]}
         told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": asked["metadata"]["name"]}
@@ -283,10 +283,10 @@ def test_a_driver_gets_its_executor_from_kubernetes(
         executor_pod = Pod(environment=told, writable=WORKER_PLACES)
         with worker.running(*container["args"], log=tmp_path / "executor.log", pod=executor_pod) as executor:
             # It announces itself only after a Python task has run, and that can only have been on the executor.
-            eventually(lambda: lease(cluster, NAME), f"the Lease of {NAME}", timeout=600)
+            eventually(lambda: lease(cluster, NAME), f"the Lease of {NAME}")
             driver.terminate()
-            assert driver.wait(120) == WorkerExit.TERMINATED, driver.output
-            assert executor.wait(120) == 0, executor.output[-3000:]
+            assert driver.wait(PATIENCE_SECONDS) == WorkerExit.TERMINATED, driver.output
+            assert executor.wait(PATIENCE_SECONDS) == 0, executor.output[-3000:]
     assert executor.output.count("shared objects file (top)") > 1000, "the archive of classes is used by executors too"
 
 
@@ -306,7 +306,7 @@ def test_the_operator_starts_with_a_service_account_and_ends_when_told(
 
         eventually(elected, "the election")
         container.terminate()
-        assert container.wait(120) == 0, container.output
+        assert container.wait(PATIENCE_SECONDS) == 0, container.output
     assert "Traceback" not in container.output
     assert not lease(cluster, "compaction-coordinator")["spec"].get("holderIdentity"), "it gave the Lease back"
 

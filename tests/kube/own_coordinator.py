@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compaction.api.job.job import CompactionJob
+from compaction.api.policy.configuration import PolicyDefaults
 from compaction.blocks.rewriting.rewriter import BlockRewriter
 from compaction.errors import ApiUnavailableError, ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
@@ -292,7 +293,7 @@ class Bench:
 
     async def start(self) -> None:
         """A new coordinator with nothing in its memory."""
-        self.controller = PolicyController()
+        self.controller = PolicyController(defaults=PolicyDefaults.from_object({"workers": {"image": "w:1"}}))
         self.runtime = Runtime(
             client=self.client,
             cache=ObjectCache(),

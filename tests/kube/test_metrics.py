@@ -10,6 +10,7 @@ import pytest
 from compaction.api.catalog.catalog import CatalogCompactionStatus
 from compaction.api.catalog.reasons import Outcome, Process, Reason
 from compaction.api.enums import JobReason, PolicyReason
+from compaction.api.job.job_status import JobReport, ResourceUsage
 from compaction.api.policy.store import STANDING, conditions_for
 from compaction.catalogs.compaction.observations import (
     Broken,
@@ -43,6 +44,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"namespace": "ns", "policy": "logs", **labels})
 
 
+def attempts(metrics: Metrics, outcome: str, reason: str) -> float | None:
+    return value(metrics, "compaction_job_attempts_total", outcome=outcome, reason=reason)
+
+
 def measured(world: PlainCluster, metrics: Metrics, cleanup: CleanupState | None = None) -> Decision:
     """One reconcile as the controller does it: decide, measure, act."""
     snapshot = world.snapshot()
@@ -66,9 +71,17 @@ def test_counters_are_there_before_their_first_event() -> None:
     measured(world, metrics)
     assert value(metrics, "compaction_fenced_commits_total") == 0
     assert value(metrics, "compaction_cleanup_bytes_total") == 0
-    for outcome in ("Succeeded", "Failed", "Expired", "Lost", "Revoked"):
-        assert value(metrics, "compaction_job_attempts_total", outcome=outcome) == 0
-    assert value(metrics, "compaction_job_attempts_total", outcome="Running") is None
+    for outcome, reason in (
+        ("Succeeded", "Completed"),
+        ("Failed", "InternalError"),
+        ("Failed", "StoreLocked"),
+        ("Expired", "LeaseExpired"),
+        ("Lost", "WorkerLost"),
+        ("Revoked", "Revoked"),
+    ):
+        assert attempts(metrics, outcome, reason) == 0
+    assert attempts(metrics, "Running", "") is None
+    assert value(metrics, "compaction_cpu_seconds_total", role="executor") == 0
 
 
 def test_a_commit_that_the_store_refused_is_counted_once() -> None:
@@ -79,7 +92,7 @@ def test_a_commit_that_the_store_refused_is_counted_once() -> None:
     for _ in range(3):
         measured(world, metrics)
     assert value(metrics, "compaction_fenced_commits_total") == 1
-    assert value(metrics, "compaction_job_attempts_total", outcome="Failed") == 1
+    assert attempts(metrics, "Failed", "StaleToken") == 1
 
 
 def test_a_lease_that_went_silent_is_an_expired_attempt_and_no_refused_commit() -> None:
@@ -88,8 +101,52 @@ def test_a_lease_that_went_silent_is_an_expired_attempt_and_no_refused_commit() 
     measured(world, metrics)
     world.wall += world.leases[job].duration + 1
     measured(world, metrics)
-    assert value(metrics, "compaction_job_attempts_total", outcome="Expired") == 1
+    assert attempts(metrics, "Expired", "LeaseExpired") == 1
+    assert value(metrics, "compaction_job_attempts_unmeasured_total") == 1, "who went silent said nothing of its cost"
     assert value(metrics, "compaction_fenced_commits_total") == 0
+
+
+def test_a_word_that_no_version_knows_makes_no_series() -> None:
+    world, job = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    world.report(job, outcome="Failed", reason="MadeUpByAWorker")
+    measured(world, metrics)
+    assert attempts(metrics, "Failed", "Other") == 1
+    assert attempts(metrics, "Failed", "MadeUpByAWorker") is None
+
+
+def test_an_attempt_adds_what_it_used_and_a_peak_that_is_not_known_goes() -> None:
+    world, job = started()
+    metrics = Metrics()
+    measured(world, metrics)
+    used = {"driverCpuSeconds": 0.5, "executorCpuSeconds": 2.0, "bytesRead": 10, "bytesWritten": 4}
+    world.report(job, outcome="Failed", usage={**used, "executorPeakBytes": 7})
+    for _ in range(3):
+        measured(world, metrics)
+    assert value(metrics, "compaction_cpu_seconds_total", role="driver") == 0.5
+    assert value(metrics, "compaction_cpu_seconds_total", role="executor") == 2
+    assert value(metrics, "compaction_bytes_read_total") == 10
+    assert value(metrics, "compaction_bytes_written_total") == 4
+    assert value(metrics, "compaction_last_attempt_peak_bytes", role="executor") == 7
+    assert value(metrics, "compaction_last_attempt_peak_bytes", role="driver") is None
+    assert value(metrics, "compaction_job_attempts_unmeasured_total") == 0
+    world.announce()
+    world.wall += 70
+    world.renew_all()
+    for _ in range(3):
+        measured(world, metrics)
+    world.finish(job)
+    world.leases[job].report = replace_usage(world, job)
+    measured(world, metrics)
+    assert value(metrics, "compaction_cpu_seconds_total", role="driver") == 0.75
+    assert value(metrics, "compaction_last_attempt_peak_bytes", role="executor") is None
+    assert value(metrics, "compaction_job_attempts_unmeasured_total") == 1, "of its tasks nothing is known"
+
+
+def replace_usage(world: PlainCluster, job: str) -> JobReport | None:
+    said = world.leases[job].report
+    return said.model_copy(update={"usage": ResourceUsage(driver_cpu_seconds=0.25)}) if said is not None else None
 
 
 def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy() -> None:
@@ -102,6 +159,25 @@ def test_a_late_cleanup_is_told_until_it_is_done_and_forgotten_with_the_policy()
     metrics.forget_policy(KEY)
     assert value(metrics, "compaction_cleanup_overdue_seconds") is None
     assert value(metrics, "compaction_cleanup_problems") is None
+
+
+def test_a_scan_that_fails_makes_the_last_good_one_older_and_no_news() -> None:
+    world, metrics = PlainCluster(), Metrics()
+    began = world.wall
+    measured(world, metrics)
+    assert value(metrics, "compaction_last_scan_timestamp_seconds") == began, "none has ended: since when it tries"
+    world.settle()
+    measured(world, metrics)
+    good = value(metrics, "compaction_last_scan_timestamp_seconds")
+    assert good is not None
+    assert good > began
+    world.problem = TargetProblem("/ra", PolicyReason.STORE_UNREACHABLE, "no answer")
+    world.pass_time(130, step=65)
+    measured(world, metrics)
+    assert value(metrics, "compaction_last_scan_timestamp_seconds") == good
+    assert value(metrics, "compaction_scan_interval_seconds") == 60
+    metrics.forget_policy(KEY)
+    assert value(metrics, "compaction_last_scan_timestamp_seconds") is None
 
 
 def test_a_block_store_has_gauges_of_its_own_until_it_is_forgotten() -> None:

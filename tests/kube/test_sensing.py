@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,14 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.enums import PolicyReason
-from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.policy.policy import CleanupSpec, CompactionPolicy
+from compaction.api.text.quantities import Duration
 from compaction.core.planning.debt import ScanResult
+from compaction.core.reconcile.actions import RunStoreTask, StoreTask
 from compaction.core.reconcile.store_work import Claimant, share_a_store
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.gather import Overlaps, job_lease, worker_lease
 from compaction.kube.informer.cache import CacheKey
+from compaction.kube.replica.runtime import Runtime
 from compaction.kube.scanning import scan, sweep
-from compaction.kube.store_tasks import STORE_TASKS
+from compaction.kube.store_tasks import STORE_TASKS, PolicyState, StoreTasks
 from compaction.leases.record import LeaseObserver
 from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
@@ -55,6 +60,13 @@ class Gate:
         yield
         with self._lock:
             self.inside, self.passed = self.inside - 1, self.passed + 1
+
+    def arrival(self) -> None:
+        """Returns when there is a scan inside."""
+        ends = time.monotonic() + WAITED
+        while not self.inside:
+            assert time.monotonic() < ends, "no scan has come"
+            time.sleep(0.01)
 
     def open(self) -> None:
         self._open.set()
@@ -170,6 +182,70 @@ def test_a_sweep_is_repeated_later() -> None:
     assert sweep(STORE, root="/ra", active=frozenset()).sweep_in == SWEEP_AGAIN
 
 
+# Previews: one at a time over all policies, whatever becomes of it, with stores of their own.
+
+
+@dataclass
+class Glance:
+    """A store whose scans for a preview wait; others end at once."""
+
+    gate: Gate
+    closed: list[Glance]
+    error: Exception | None = None
+
+    def sense(self, request: SenseRequest) -> Sensed:
+        if not request.recover:
+            if self.error is not None:
+                raise self.error
+            with self.gate.passage():
+                pass
+        reading = ScanResult(request.number, request.generation, request.asked, request.asked, 0.0)
+        return Sensed(reading, None)
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("embedded null byte")])
+def test_previews_take_one_thread_and_nothing_of_the_policy(error: Exception | None) -> None:
+    gate, closed = Gate(), list[Glance]()
+    queue = SimpleNamespace(add=lambda key: None)
+    runtime = cast(Runtime, SimpleNamespace(client=None, identity="replica-0", queue=queue))
+    tasks = StoreTasks(open_store=lambda spec, **_: Glance(gate, closed, error), monotonic=lambda: 7.0)
+    keys = [CacheKey("storage", f"logs-{number}") for number in range(3)]
+    states = {key: PolicyState() for key in keys}
+    policies = {key: policy(key, f"/data/{key.name}") for key in keys}
+    changed = policy(FIRST, "/data").spec.model_copy(update={"cleanup": CleanupSpec(delay=Duration("1h"))})
+    ahead = RunStoreTask(StoreTask.PREVIEW, proposed=changed, mark="first")
+
+    async def run(key: CacheKey, task: RunStoreTask) -> None:
+        tasks.open(states[key], policies[key], runtime)
+        await tasks.run(runtime, key, states[key], task, policies[key], asked=5.0)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STORE_TASKS + 1))
+        previews = [asyncio.create_task(run(key, ahead)) for key in keys]
+        if error is None:
+            await asyncio.to_thread(gate.arrival)
+        for key in keys:
+            await asyncio.wait_for(run(key, RunStoreTask(StoreTask.SENSE)), WAITED)
+        assert error is not None or (gate.inside, gate.passed) == (1, 0)
+        gate.open()
+        await asyncio.gather(*previews)
+
+    asyncio.run(main())
+    kept = {id(state.store) for state in states.values()}
+    assert len(closed) == 6, "two scans each, in stores that are closed"
+    assert kept.isdisjoint(map(id, closed))
+    for key, state in states.items():
+        assert state.preview is not None
+        assert (state.preview.mark, state.preview.uid, state.readings) == ("first", f"uid-{key.name}", 1)
+        assert not state.memory.store.preview_running
+        assert state.preview.proposed.started == 5.0
+        problem = state.preview.in_force.problem
+        assert (problem.reason if problem is not None else None) == (None if error is None else "SenseFailed")
+
+
 # What anybody may have written on a Lease never stops the coordinator: it reads it, or passes over it.
 
 
@@ -244,6 +320,20 @@ def test_a_younger_one_is_held_until_the_older_one_is_gone_or_elsewhere() -> Non
     assert overlaps.note(FIRST, None) == {THIRD}
     assert overlaps.held_by(THIRD) == ""
     assert overlaps.note(FIRST, None) == frozenset()
+
+
+def test_a_proposed_store_is_held_as_if_it_were_in_force() -> None:
+    overlaps = Overlaps()
+    overlaps.note(FIRST, policy_of(FIRST, selecting("a*"), age=0, generation=1))
+    overlaps.note(SECOND, policy_of(SECOND, selecting("b*"), age=5, generation=1))
+    assert "storage/first" in overlaps.would_hold(SECOND, policy_of(SECOND, selecting("**"), age=5, generation=1))
+    assert overlaps.would_hold(FIRST, policy_of(FIRST, selecting("**"), age=0, generation=1)) == "", "the older one"
+    assert overlaps.would_hold(SECOND, policy_of(SECOND, selecting("c*"), age=5, generation=1)) == ""
+    assert (overlaps.held_by(SECOND), overlaps.held_by(FIRST)) == ("", ""), "nothing is noted"
+
+
+def selecting(include: str) -> dict[str, Any]:
+    return {"segmentLogs": {"root": "/data", "include": [include]}}
 
 
 def test_a_spec_that_stays_asks_nobody() -> None:

@@ -38,7 +38,7 @@ from compaction.local.cluster.control_plane import (
 from compaction.local.errors import ControlPlaneBusyError, ControlPlaneError, LocalStateError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.faults.proxies import Network, TcpProxy
 
 
@@ -146,7 +146,7 @@ def test_etcd_is_out_of_reach_for_others(control_plane):
 @pytest.mark.apiserver
 def test_requests_are_audited(control_plane, kubectl):
     kubectl("get", "namespace", "kube-public")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while "/api/v1/namespaces/kube-public" not in control_plane.running.audit_log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -229,7 +229,7 @@ def takes_everything_with_it(tmp_path: Path, signum: int) -> None:
         os.kill(child.pid, signum)
         code = child.wait()
     assert code == (-signal.SIGKILL if signum == signal.SIGKILL else 130)
-    assert all(wait_gone(process, timeout=10) for process in state.processes)
+    assert all(wait_gone(process, timeout=PATIENCE_SECONDS) for process in state.processes)
     assert (read_state(tmp_path) is None) == (signum != signal.SIGKILL)
 
 

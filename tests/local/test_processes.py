@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.processes.process import POLL_SECONDS, ProcessId, exclusive, spawn, start_mark, wait_gone
+from support.clocks import PATIENCE_SECONDS
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -61,7 +62,7 @@ def test_a_zombie_is_gone(sleeper):
     assert process is not None
     sleeper.kill()
     # Not waited for yet: the pid still exists, the process does not.
-    assert wait_gone(process, timeout=10)
+    assert wait_gone(process, timeout=PATIENCE_SECONDS)
     assert ProcessId.of("sleeper", sleeper.pid) is None
 
 
@@ -98,7 +99,7 @@ def test_children_die_with_their_parent(tmp_path, death):
             assert child is not None
             parent.kill()
         parent.wait()
-    assert child is None or wait_gone(child, timeout=10)
+    assert child is None or wait_gone(child, timeout=PATIENCE_SECONDS)
 
 
 def test_detached_child_outlives_its_parent(tmp_path):
@@ -155,7 +156,7 @@ def test_waits_for_another_process_and_names_it(tmp_path):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert told.wait(30)
+        assert told.wait(PATIENCE_SECONDS)
         assert not entered.is_set()
         # Killed, not asked: the kernel gives the lock back.
         holder.kill()

@@ -26,6 +26,7 @@ from compaction.local.programs.gobuild import (
     VERSITYGW_VERSION,
 )
 from support import pinned_modules
+from support.clocks import PATIENCE_SECONDS
 
 ALL = ("etcd", "kube-apiserver", "kubectl")
 
@@ -59,7 +60,7 @@ class Recorder:
         self._write(place, programs)
 
     def _write(self, place: Path, programs: tuple[str, ...]) -> None:
-        assert self.until is None or self.until.wait(60)
+        assert self.until is None or self.until.wait(PATIENCE_SECONDS)
         for program in programs:
             (place / program).write_text("#!/bin/sh\n")
             (place / program).chmod(0o755)

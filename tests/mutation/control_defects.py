@@ -9,9 +9,42 @@ from mutation.defect import Defect
 _ELECTION: Final = "control-plane.md#3-election"
 _CLOCKS: Final = "control-plane.md#2-clocks"
 _TOKENS: Final = "control-plane.md#4-fencing-tokens"
+_PREVIEWS: Final = "design/threat-model.md#previews"
 _TEST_ELECTION: Final = "leases/test_election.py"
 
 CONTROL_DEFECTS: Final = (
+    Defect(
+        name="preview: a spec that opens another store of the same kind is scanned with",
+        promise=_PREVIEWS,
+        file="core/reconcile/preview.py",
+        old="    if _opened(before, policy.metadata.namespace) == _opened(after, policy.metadata.namespace):\n",
+        new="    if before.name == after.name:\n",
+        killers=("core/reconcile/test_preview.py",),
+    ),
+    Defect(
+        name="preview: a spec that names another log is asked about",
+        promise=_PREVIEWS,
+        file="catalogs/compaction/preview.py",
+        old="    if (before.catalog, before.participants) == (after.catalog, after.participants):\n",
+        new="    if before.participants == after.participants:\n",
+        killers=("catalogs/compaction/test_catalog_preview.py",),
+    ),
+    Defect(
+        name="preview: its scans change the store",
+        promise=_PREVIEWS,
+        file="kube/scanning.py",
+        old="asked=asked), recover=False)",
+        new="asked=asked), recover=True)",
+        killers=("kube/test_sensing.py::test_previews_take_one_thread_and_nothing_of_the_policy",),
+    ),
+    Defect(
+        name="preview: scans of a spec that is in force no longer answer",
+        promise=_PREVIEWS,
+        file="core/reconcile/preview.py",
+        old="(scans.mark, scans.uid, scans.generation) == this:",
+        new="scans.mark == mark:",
+        killers=("core/reconcile/test_preview.py",),
+    ),
     Defect(
         name="election: the renew deadline counts from the answer",
         promise=_ELECTION,

@@ -13,7 +13,7 @@ from mutation.defects import DEFECTS
 from mutation.hunt import ORIGINAL, Found, Run, Verdict
 
 AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans"} | {
-    "registration", "election", "leases", "tokens", "scheduler", "jobs"
+    "registration", "election", "leases", "tokens", "scheduler", "jobs", "preview"
 } | {
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
     "receipts", "rewrite", "sensor", "sweep of tokens", "sweep of objects", "lakefs",

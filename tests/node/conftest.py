@@ -29,8 +29,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in ours:
         if item not in left_out:
             item.add_marker(pytest.mark.node)
-            # A first one builds images; limits of patience are in the tests.
-            item.add_marker(pytest.mark.timeout(1500))
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ def assert_no_trace(before: HostState, directory: Path) -> None:
         return not differences
 
     try:
-        eventually(same, "the machine to be as before", timeout=20)
+        eventually(same, "the machine to be as before")
     except AssertionError as error:
         raise AssertionError(f"the node left traces: {differences}") from error
     assert processes_in(directory) == []

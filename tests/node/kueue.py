@@ -1,52 +1,31 @@
 """Kueue of a published release on the node of the tests: its own manager, webhooks, definitions and role.
 
-The manager is built once, from its own module, whose hash is pinned, with the versions that it pins itself, and kept
-beside the programs of the control plane. It runs as a pod whose image holds nothing else, in the node's network: there
-is no kube-proxy, so the API server calls its webhooks by the node's address. A next release is the version in
-gomodules/kueue.
-
-    PYTHONPATH=tests python -m node.kueue      builds it
+It runs as a pod whose image holds nothing else, in the node's network: there is no kube-proxy, so the API server calls
+its webhooks by the node's address.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from compaction.local.programs import gobuild
 from node.on_node import NAMESPACE, Installation
+from node.releases import KUEUE, KUEUE_DEFINITIONS, KUEUE_ROLE, KUEUE_WEBHOOKS
+from support.clocks import TIMEOUT_FLAG
 from support.cluster.by_kubectl import Object
 from support.cluster.control_plane import ControlPlane
-from support.pinned_modules import PinnedModule, kept, made_once
 from tools.node.places import NODE_ADDRESS
-from tools.node.running import import_archive, write_archive
+from tools.node.running import import_archive
 
-MODULE: Final = PinnedModule("sigs.k8s.io/kueue", Path(__file__).with_name("gomodules") / "kueue")
-PACKAGE: Final = "cmd/kueue"
-PARTS: Final = ("apis", "client-go", PACKAGE, "internal", "pkg")
-KINDS: Final = (
-    "admissionchecks", "clusterqueues", "cohorts", "localqueues", "multikueueclusters", "multikueueconfigs",
-    "provisioningrequestconfigs", "resourceflavors", "topologies", "workloadpriorityclasses", "workloads",
-)  # fmt: skip
 GROUP: Final = "kueue.x-k8s.io"
 API: Final = f"{GROUP}/v1beta2"
-DEFINITIONS: Final = tuple(f"{GROUP}_{kind}.yaml" for kind in KINDS)
-WEBHOOKS, ROLE = "manifests.yaml", "role.yaml"
-FILES: Final = (
-    *(f"config/components/crd/bases/{name}" for name in DEFINITIONS),
-    f"config/components/webhook/{WEBHOOKS}",
-    f"config/components/rbac/{ROLE}",
-)
-IMAGE: Final = "localhost/kueue:test"
 SYSTEM: Final = "kueue-system"
 ACCOUNT: Final = "kueue-controller-manager"
 WEBHOOK_PORT: Final = 9443
@@ -65,23 +44,6 @@ CONFIGURATION: Final = {
     # Both serve others than the pods of one cluster, and need more than the manager's own role.
     "featureGates": {"MultiKueue": False, "VisibilityOnDemand": False},
 }
-
-
-@cache
-def release() -> Path:
-    """The directory that holds the manager and its manifests, built if need be."""
-    ours = hashlib.sha256(repr((PARTS, FILES, IMAGE)).encode()).hexdigest()[:8]
-
-    def make(made: Path, cache: Path) -> None:
-        module, wrapper = str(MODULE), MODULE.wrapper
-        gobuild.build_inside(made, module, package=PACKAGE, parts=PARTS, wrapper=wrapper, cache=cache, report=print)
-        gobuild.fetch(made, module, FILES, wrapper=wrapper, cache=cache)
-        manager = made / "kueue"
-        files = {"manager": manager.read_bytes()}
-        write_archive(made / "image.tar", IMAGE, files=files, links={}, command=["/manager"])
-        manager.unlink()
-
-    return made_once(kept(f"kueue-{MODULE.version}-{ours}"), make, what="building Kueue", report=print)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +85,14 @@ class Queue:
 @contextmanager
 def kueue(installation: Installation, report: Callable[[str], None]) -> Iterator[Queue]:
     """A queue that admits the pods which name it, and then nothing of Kueue any more."""
-    place, plane = release(), installation.cluster.plane
-    import_archive(installation.node, place / "image.tar", report=report)
+    place, plane = KUEUE.place(), installation.cluster.plane
+    import_archive(installation.node, KUEUE.archive, report=report)
     documents = [*_manager(installation), *_webhooks(installation, place)]
     before, webhooks = [document for document in documents if "webhooks" not in document], documents[-2:]
-    for name in (*DEFINITIONS, ROLE):
+    for name in (*KUEUE_DEFINITIONS, KUEUE_ROLE):
         plane.kubectl("apply", "--server-side", "-f", str(place / name))
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(before))
-    plane.kubectl("wait", "--for=condition=Ready", "pod/kueue", "--timeout=180s", namespace=SYSTEM)
+    plane.kubectl("wait", "--for=condition=Ready", "pod/kueue", TIMEOUT_FLAG, namespace=SYSTEM)
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(webhooks))
     queue = Queue(installation)
     queue.make()
@@ -146,9 +108,9 @@ def kueue(installation: Installation, report: Callable[[str], None]) -> Iterator
 def _remove(plane: ControlPlane, place: Path, *, webhooks: list[Object], others: list[Object]) -> None:
     plane.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(webhooks))
     # The manager takes its finalizers off what is still there, so it goes last.
-    for name in DEFINITIONS:
+    for name in KUEUE_DEFINITIONS:
         plane.kubectl("delete", "-f", str(place / name))
-    plane.kubectl("delete", "-f", str(place / ROLE))
+    plane.kubectl("delete", "-f", str(place / KUEUE_ROLE))
     plane.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(others[::-1]))
 
 
@@ -170,7 +132,7 @@ def _manager(installation: Installation) -> Iterator[Object]:
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files}
     container: dict[str, Any] = {
         "name": "manager",
-        "image": IMAGE,
+        "image": KUEUE.image,
         "imagePullPolicy": "Never",
         "args": ["--config=/configuration/config.yaml", "--zap-log-level=2"],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8081}, "periodSeconds": 1},
@@ -197,7 +159,7 @@ def _manager(installation: Installation) -> Iterator[Object]:
 def _webhooks(installation: Installation, place: Path) -> Iterator[Object]:
     """Its own rules for its own objects, and for the pods of the operator's namespace."""
     authority = base64.b64encode(installation.node.plane.authority.ca.read_bytes()).decode()
-    for found in yaml.safe_load_all((place / WEBHOOKS).read_text()):
+    for found in yaml.safe_load_all((place / KUEUE_WEBHOOKS).read_text()):
         rules = [item for item in found["webhooks"] if _is_of_pods(item) or item["rules"][0]["apiGroups"] == [GROUP]]
         for rule in rules:
             path = rule["clientConfig"]["service"]["path"]
@@ -211,7 +173,3 @@ def _webhooks(installation: Installation, place: Path) -> Iterator[Object]:
 def _is_of_pods(webhook: Object) -> bool:
     rule: Object = webhook["rules"][0]
     return rule["apiGroups"] == [""] and "pods" in rule["resources"]
-
-
-if __name__ == "__main__":
-    release()

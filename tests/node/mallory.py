@@ -22,7 +22,7 @@ from compaction.kube.client.config import ApiConnection, static_token
 from compaction.kube.client.transport import LEASES, Resource
 from compaction.local.tenants import EDITOR, TenantAttempt, TenantTable, as_root, pod, with_the_node
 from node.on_node import CLAIM, MOUNT, small
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import Cluster, Object
 from tools.node.places import NODE_ADDRESS
 from tools.node.running import RunningNode
@@ -77,11 +77,16 @@ def ask(method, path, body=None, **more):
 agent, attempts, (host, port) = json.loads(sys.argv[1])
 found = {}
 for name, method, path, body, headers in attempts:
-    if method == "PUT":
-        # As it is now, but for what she changes.
-        code, now = ask("GET", path)
-        body = {**now, "spec": {**now.get("spec", {}), **body}} if code == 200 else body
-    code, answer = ask(method, path, body, **headers)
+    wanted = body
+    while True:
+        if method == "PUT":
+            # As it is now, but for what she changes.
+            code, now = ask("GET", path)
+            body = {**now, "spec": {**now.get("spec", {}), **wanted}} if code == 200 else wanted
+        code, answer = ask(method, path, body, **headers)
+        if (method, code) != ("PUT", 409):
+            break
+        # A renewal of the leader came between: a conflict is found before anything is forbidden.
     found[name] = [code, answer.get("message", "")]
 with socket.create_connection((host, port)) as heard:
     heard.send(f"hello from {os.environ['HOSTNAME']}".encode())
@@ -210,7 +215,7 @@ def listening(node: RunningNode, log: Path) -> Iterator[Path]:
         yield log
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(PATIENCE_SECONDS)
 
 
 def templates(tenant: Tenant, image: str) -> dict[str, Object]:

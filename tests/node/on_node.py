@@ -31,7 +31,6 @@ CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
 MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-PATIENCE = 300.0
 SLOW, SLOWEST = 1_400_000, 700_000
 """Bytes per second at which a job with 5 MB to copy takes about half a minute, and a minute."""
 
@@ -88,7 +87,7 @@ class Installation:
         return [job for job in self.cluster.jobs() if job["spec"]["policyRef"]["name"] == policy]
 
     def await_at_work(self, policy: str) -> None:
-        eventually(lambda: "InProgress" in states(self.jobs(policy)), f"a job of {policy} to begin", timeout=PATIENCE)
+        eventually(lambda: "InProgress" in states(self.jobs(policy)), f"a job of {policy} to begin")
 
     def await_attempt(self, policy: str, *reasons: str) -> Object:
         """The first ended attempt of a job of the policy that has one of the reasons."""
@@ -97,7 +96,7 @@ class Installation:
             attempts = [item for job in self.jobs(policy) for item in job.get("status", {}).get("attempts", ())]
             return next((attempt for attempt in attempts if attempt.get("reason") in reasons), None)
 
-        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", timeout=PATIENCE)
+        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}")
 
     def operators(self) -> list[Object]:
         return self.running(f"app.kubernetes.io/name={OPERATOR}")

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.programs.binaries import find_binaries
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from tools.node.places import NODE_ADDRESS
 from tools.node.prepare import Report, ensure_packages
 from tools.node.running import RunningNode
@@ -168,4 +168,4 @@ def private_servers(node: RunningNode, versitygw: Path, report: Report) -> Itera
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
-    child.wait(60)
+    child.wait(PATIENCE_SECONDS)

@@ -17,7 +17,6 @@ from support.clocks import eventually
 from support.cluster.by_kubectl import write_secret
 from support.cluster.control_plane import MANIFESTS
 
-PATIENCE = 300.0
 SECRETS = "/var/run/compaction/secrets"
 
 
@@ -73,11 +72,11 @@ def test_blocks_are_merged_in_pods_that_have_their_secrets_as_files(installation
     write_secret(installation.cluster, "lake-index", {"url": f"sqlite:///{MOUNT}/lake/index.db"})
     with block_stores_allowed(installation, tmp_path / "component"):
         installation.apply_policy("lake", **policy_parts())
-        executors = eventually(lambda: installation.executors("lake"), "an executor", timeout=PATIENCE)
+        executors = eventually(lambda: installation.executors("lake"), "an executor")
         [driver] = installation.drivers("lake")
         assert mounts_of(driver) == {f"{SECRETS}/lake-credentials", f"{SECRETS}/lake-index"}
         assert mounts_of(executors[0]) == {f"{SECRETS}/lake-credentials"}
-        job = eventually(lambda: succeeded(installation, "lake"), "three blocks to become one", timeout=PATIENCE)
+        job = eventually(lambda: succeeded(installation, "lake"), "three blocks to become one")
         assert job["spec"]["kind"] == "BlockRewrite"
         installation.kubectl("delete", "cpol", "lake")
         installation.await_nothing_left("lake")

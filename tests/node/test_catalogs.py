@@ -21,7 +21,6 @@ from support.cluster.by_kubectl import Object, write_secret
 from support.cluster.control_plane import MANIFESTS
 from support.endpoints import SECRET
 
-PATIENCE = 300.0
 PARTICIPANTS = ("orders-0", "orders-1")
 PORT = 7800
 PREFIX = "/catalogs/orders"
@@ -96,7 +95,7 @@ def address_of(installation: Installation, name: str) -> str:
         assert status.get("phase") != "Failed", installation.kubectl("logs", name)
         return str(status.get("podIP", "")) if status.get("phase") == "Running" else ""
 
-    return eventually(found, f"pod {name} to run", timeout=PATIENCE)
+    return eventually(found, f"pod {name} to run")
 
 
 def participant_in_a_pod(installation: Installation, name: str) -> None:
@@ -176,7 +175,7 @@ def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders:
     }
     document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CatalogCompaction", "metadata": {"name": "orders"}}
     installation.cluster.apply(document | {"spec": spec})
-    eventually(lambda: status(installation).get("earliestVersion") == 7, "history to be cut", timeout=PATIENCE)
+    eventually(lambda: status(installation).get("earliestVersion") == 7, "history to be cut")
     assert [item["version"] for item in compactor(installation, "list", *orders)] == [7, 8]
     found = status(installation)
     assert {item["name"]: item["reason"] for item in found["participants"]} == dict.fromkeys(PARTICIPANTS, "Answered")
@@ -188,11 +187,11 @@ def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders:
         pin = status(installation).get("requiredTime") or {}
         return (pin.get("reason"), pin.get("participant")) == ("Transaction", "orders-1")
 
-    eventually(pinned, "the transaction to be named", timeout=PATIENCE)
+    eventually(pinned, "the transaction to be named")
     drive(installation, "orders-1", "finish", json.dumps({"timestamp": str(begun)}))
-    eventually(lambda: status(installation).get("earliestVersion") == 9, "history to be cut", timeout=PATIENCE)
+    eventually(lambda: status(installation).get("earliestVersion") == 9, "history to be cut")
 
     installation.kubectl("delete", "pod", "orders-1")
     missing = "orders-1 to be missing"
-    eventually(lambda: status(installation)["compaction"]["reason"] == "MissingParticipant", missing, timeout=PATIENCE)
+    eventually(lambda: status(installation)["compaction"]["reason"] == "MissingParticipant", missing)
     assert "orders-1" in status(installation)["compaction"]["message"]

@@ -14,13 +14,12 @@ from compaction.segments.generate import Pattern
 from node.next_image import NEXT, write_next
 from node.on_node import (
     OPERATOR,
-    PATIENCE,
     SLOWEST,
     Installation,
     commands_of,
     type_in,
 )
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import LogRoot, Object, condition
 from support.timing import at_depth
 from tools.images.build import Image, ensure_images
@@ -52,7 +51,7 @@ def await_done(installation: Installation, policy: str, logs: LogRoot) -> list[O
         ended = [job for job in jobs if job.get("status", {}).get("state") == "Succeeded"]
         return jobs if jobs and len(ended) == len(jobs) else []
 
-    jobs = eventually(done, f"the jobs of {policy} to succeed", timeout=PATIENCE)
+    jobs = eventually(done, f"the jobs of {policy} to succeed")
     for job in jobs:
         receipt = job["status"]["receipt"]
         assert receipt["fingerprintBefore"] == receipt["fingerprintAfter"] != ""
@@ -63,7 +62,7 @@ def await_done(installation: Installation, policy: str, logs: LogRoot) -> list[O
         receipts = fence.read(logs.path / name).receipts
         assert len({receipt.group for receipt in receipts}) == len(receipts) > 0
     logs.assert_unchanged()
-    eventually(lambda: not logs.leftovers(), "what dead attempts left behind to be deleted", timeout=PATIENCE)
+    eventually(lambda: not logs.leftovers(), "what dead attempts left behind to be deleted")
     installation.kubectl("delete", "cpol", policy)
     eventually(lambda: not installation.jobs(policy), "the jobs to be deleted")
     installation.await_nothing_left(policy)
@@ -76,20 +75,24 @@ def test_from_a_policy_to_receipts(installation: Installation) -> None:
         logs.add(pattern.value, pattern=pattern, entries_per_segment=256, payload_bytes=512)
     installation.apply_policy("main", executors=2)
     # Both executors do the work of one driver.
-    eventually(lambda: len(installation.executors("main")) == 2, "two executors", timeout=PATIENCE)
+    eventually(lambda: len(installation.executors("main")) == 2, "two executors")
     [driver] = installation.drivers("main")
     assert driver["spec"]["serviceAccountName"] == "compaction-worker"
     assert {executor["spec"]["serviceAccountName"] for executor in installation.executors("main")} == {
         "compaction-executor"
     }
     eventually(
-        lambda: installation.cluster.policy("main").get("status", {}).get("debt", {}).get("bytes") == 0,
-        "no debt",
-        timeout=PATIENCE,
+        lambda: installation.cluster.policy("main").get("status", {}).get("debt", {}).get("bytes") == 0, "no debt"
     )
     assert condition(installation.cluster.policy("main"), "Ready")["status"] == "True"
     jobs = await_done(installation, "main", logs)
     assert {job["status"]["fencingToken"] for job in jobs} == {1}
+    # Tasks ran in pods of their own, and what they used came back with their results.
+    assert min(job["status"]["receipt"]["usage"]["executorCpuSeconds"] for job in jobs) > 0
+    labels = [pod["metadata"]["labels"] for pod in (driver, *installation.executors("main"))]
+    assert {(each["compaction.dev/policy"], each["app.kubernetes.io/name"]) for each in labels} == {
+        ("main", "compaction-worker")
+    }, "what tools that allocate cost by labels need"
 
 
 def test_the_page_about_installing_is_right(installation: Installation) -> None:
@@ -107,7 +110,7 @@ def test_a_killed_leader_is_succeeded(installation: Installation) -> None:
     [pod] = [operator for operator in installation.operators() if operator["metadata"]["name"] == first]
     installation.kill(pod)
     installation.kubectl("delete", "pod", first, "--force", "--grace-period=0")
-    eventually(lambda: installation.leader() not in {"", first}, "another leader", timeout=PATIENCE)
+    eventually(lambda: installation.leader() not in {"", first}, "another leader")
     [job] = await_done(installation, "leader", logs)
     # The driver outlived its coordinator: the successor adopts its attempt.
     assert job["status"]["fencingToken"] == 1
@@ -122,7 +125,6 @@ def test_a_killed_driver_is_replaced(installation: Installation) -> None:
             item for item in installation.drivers("driver") if item["metadata"]["uid"] != driver["metadata"]["uid"]
         ],
         "another driver",
-        timeout=PATIENCE,
     )
     [job] = await_done(installation, "driver", logs)
     assert job["status"]["fencingToken"] >= 2
@@ -142,7 +144,7 @@ def test_a_drained_node_comes_back(installation: Installation) -> None:
     [job] = await_done(installation, "drain", logs)
     # What the cluster took away is not the job's fault.
     assert job["status"].get("failures", 0) == 0
-    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
+    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", TIMEOUT_FLAG)
 
 
 def test_an_api_server_that_is_away_for_longer_than_every_lease(installation: Installation) -> None:
@@ -151,7 +153,7 @@ def test_an_api_server_that_is_away_for_longer_than_every_lease(installation: In
     # Those of jobs and workers last ten seconds, the coordinator's fifteen.
     time.sleep(at_depth(short=20, deep=60))
     installation.node.release(API_SERVER)
-    eventually(installation.answers, "the API server to answer", timeout=PATIENCE)
+    eventually(installation.answers, "the API server to answer")
     await_done(installation, "outage", logs)
 
 
@@ -162,7 +164,7 @@ def test_an_upgrade_in_the_middle_of_a_job(installation: Installation, tmp_path:
     write_next(built.archive, tmp_path / "next.tar", name=full_name(newer))
     import_archive(installation.node, tmp_path / "next.tar")
     installation.kubectl("set", "image", f"deployment/{OPERATOR}", f"operator={newer}")
-    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
+    installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", TIMEOUT_FLAG)
     running = installation.operators()
     assert {item["spec"]["containers"][0]["image"] for item in running} == {newer}
     [job] = await_done(installation, "upgrade", logs)

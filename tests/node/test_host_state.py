@@ -87,7 +87,7 @@ def test_processes_of_a_node_are_found_by_their_command_and_their_place(tmp_path
         subprocess.Popen([*sleep, str(elsewhere)], cwd=elsewhere),
     ]
     try:
-        eventually(lambda: len(processes_in(directory)) == 2, "both to have begun", timeout=60)
+        eventually(lambda: len(processes_in(directory)) == 2, "both to have begun")
         assert {int(line.partition(" ")[0]) for line in processes_in(directory)} == {item.pid for item in started[:2]}
     finally:
         for item in started:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.on_node import NAMESPACE, PATIENCE, Installation, other_pod, priority_class, small
+from node.on_node import NAMESPACE, Installation, other_pod, priority_class, small
 from node.test_compaction import at_work, await_done, much_to_do
 from support.clocks import eventually
 from support.cluster.by_kubectl import Object
@@ -95,7 +95,7 @@ def test_executors_that_are_killed_and_deleted_are_replaced(installation: Instal
         now = {of(executor) for executor in installation.executors("executors")}
         return len(now - before) == 2
 
-    eventually(replaced, "two other executors", timeout=PATIENCE)
+    eventually(replaced, "two other executors")
     [job] = await_done(installation, "executors", logs)
     assert job["status"]["fencingToken"] == 1
 
@@ -108,7 +108,7 @@ def refused(installation: Installation, policy: str, *words: str) -> str:
         message = str(ready.get("message", ""))
         return message if ready.get("reason") == "LaunchFailed" and all(word in message for word in words) else ""
 
-    return eventually(said, f"{policy} to say {words}", timeout=PATIENCE)
+    return eventually(said, f"{policy} to say {words}")
 
 
 def test_a_priority_class_is_named_when_it_is_missing_and_its_workers_give_way(installation: Installation) -> None:
@@ -123,7 +123,7 @@ def test_a_priority_class_is_named_when_it_is_missing_and_its_workers_give_way(i
         place = {"memory": str(whats_left(installation) + asked(driver) // 2)}
         with other_pod(installation, "urgent", requests=place, priority="urgent"):
             # It finds room only where the worker is.
-            waits = eventually(lambda: pending(installation, "bulk"), "the next worker to wait", timeout=PATIENCE)
+            waits = eventually(lambda: pending(installation, "bulk"), "the next worker to wait")
             assert "Insufficient memory" in waits["message"]
             assert "Insufficient memory" in installation.why("bulk")
         [job] = await_done(installation, "bulk", logs)
@@ -171,7 +171,7 @@ def test_a_limit_range_refuses_in_its_own_words_or_gives_its_defaults(installati
     assert "maximum memory usage per Container" in installation.why("sizes")
     installation.kubectl("delete", "limitrange", "sizes")
     limit_range(default={"cpu": "1500m"}, max={"memory": "2Gi"})
-    driver = eventually(lambda: installation.drivers("sizes"), "a driver", timeout=PATIENCE)[0]
+    driver = eventually(lambda: installation.drivers("sizes"), "a driver")[0]
     assert container(driver)["resources"]["limits"]["cpu"] == "1500m"
     await_done(installation, "sizes", logs)
     installation.kubectl("delete", "limitrange", "sizes")

@@ -15,7 +15,7 @@ from compaction.local.cluster.control_plane import read_state
 from compaction.local.errors import NodeError
 from node.host_state import HostState, assert_no_trace, look, processes_in
 from node.on_node import kubectl
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, TIMEOUT_FLAG, eventually
 from support.timing import at_depth
 from tools.node import places
 from tools.node.places import NodeLayout
@@ -63,12 +63,12 @@ def starter(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def test_pods_run_log_and_end(node: RunningNode) -> None:
     kubectl(node, "apply", "-f", "-", input=pod("hello", "echo from $HOSTNAME; id -u; exit 3"))
-    kubectl(node, "wait", "--for=jsonpath={.status.phase}=Failed", "pod/hello", "--timeout=120s")
+    kubectl(node, "wait", "--for=jsonpath={.status.phase}=Failed", "pod/hello", TIMEOUT_FLAG)
     assert kubectl(node, "logs", "hello").splitlines()[0] == "from hello"
     code = "{.status.containerStatuses[0].state.terminated.exitCode}"
     assert kubectl(node, "get", "pod", "hello", "-o", f"jsonpath={code}") == "3"
     kubectl(node, "apply", "-f", "-", input=pod("waiting", "sleep 1000"))
-    kubectl(node, "wait", "--for=condition=Ready", "pod/waiting", "--timeout=120s")
+    kubectl(node, "wait", "--for=condition=Ready", "pod/waiting", TIMEOUT_FLAG)
     assert kubectl(node, "exec", "waiting", "--", "cat", "/proc/1/cmdline").startswith("sleep")
     address = kubectl(node, "get", "pod", "waiting", "-o", "jsonpath={.status.podIP}")
     assert address.startswith("10.244.0.")
@@ -84,7 +84,7 @@ def test_a_server_can_be_held_and_comes_back(node: RunningNode) -> None:
     time.sleep(2)
     assert kubectl(node, "get", "pod", "patient", "-o", "jsonpath={.spec.nodeName}") == ""
     node.release("kube-scheduler")
-    kubectl(node, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/patient", "--timeout=120s")
+    kubectl(node, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/patient", TIMEOUT_FLAG)
     kubectl(node, "delete", "pod", "patient")
 
 
@@ -98,7 +98,7 @@ def test_a_second_node_in_the_same_directory_is_refused(node: RunningNode, node_
 def test_a_node_in_another_directory_does_not_meet_the_first(node: RunningNode, separate: Path) -> None:
     with start_node(separate) as other:
         kubectl(other, "apply", "-f", "-", input=pod("elsewhere", "sleep 1000"))
-        kubectl(other, "wait", "--for=condition=Ready", "pod/elsewhere", "--timeout=120s")
+        kubectl(other, "wait", "--for=condition=Ready", "pod/elsewhere", TIMEOUT_FLAG)
         assert kubectl(node, "get", "pod", "elsewhere", "--ignore-not-found") == ""
     assert kubectl(node, "get", "node", "node1", "--no-headers").split()[1] == "Ready"
 
@@ -115,7 +115,7 @@ def test_the_command_takes_its_node_along(separate: Path, number: signal.Signals
     assert command.stdout.readline().startswith("export KUBECONFIG=")
     assert processes_in(separate) != []
     command.send_signal(number)
-    command.communicate(timeout=60)
+    command.communicate(timeout=PATIENCE_SECONDS)
     eventually(lambda: not processes_in(separate), "every process of the node to be gone")
 
 
@@ -123,7 +123,7 @@ def test_interrupted_while_starting_nothing_is_left(separate: Path) -> None:
     command = starter(separate)
     eventually(lambda: (separate / "fresh" / "plan.json").exists() or command.poll() is not None, "the node to start")
     command.send_signal(signal.SIGINT)
-    command.communicate(timeout=60)
+    command.communicate(timeout=PATIENCE_SECONDS)
     assert command.returncode != 0
 
 
@@ -131,7 +131,7 @@ def test_a_killed_keeper_takes_everything_along(separate: Path) -> None:
     layout = NodeLayout(separate)
     node = start_node(separate, detached=True)
     kubectl(node, "apply", "-f", "-", input=pod("doomed", "sleep 1000"))
-    kubectl(node, "wait", "--for=condition=Ready", "pod/doomed", "--timeout=120s")
+    kubectl(node, "wait", "--for=condition=Ready", "pod/doomed", TIMEOUT_FLAG)
     node.keeper.send(signal.SIGKILL)
     eventually(lambda: not processes_in(separate), "the kernel to end the node")
     # Nobody was left to remove them; the next start, or the stop, does.
@@ -149,7 +149,7 @@ def test_stopping_a_node_that_another_one_has_replaced_spares_the_other(separate
 
 def test_a_detached_node_outlives_its_command_and_is_found_again(separate: Path) -> None:
     command = starter(separate, "--detach")
-    output, errors = command.communicate(timeout=300)
+    output, errors = command.communicate(timeout=PATIENCE_SECONDS)
     assert command.returncode == 0, errors
     assert output == f"export KUBECONFIG={separate / 'kubeconfig'}\n"
     state = read_state(separate)
@@ -167,7 +167,7 @@ def test_a_node_goes_away_without_a_trace(separate: Path, report: Callable[[str]
     with start_node(separate, report=report) as running:
         during = look()
         kubectl(running, "apply", "-f", "-", input=pod("brief", "sleep 1000"))
-        kubectl(running, "wait", "--for=condition=Ready", "pod/brief", "--timeout=120s")
+        kubectl(running, "wait", "--for=condition=Ready", "pod/brief", TIMEOUT_FLAG)
         # Only control groups can be seen from outside.
         assert set(before.differences(during)) == {"cgroups"}
     assert_no_trace(before, separate)

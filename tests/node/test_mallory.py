@@ -36,7 +36,7 @@ from node.mallory import (
     told,
 )
 from node.on_node import CLAIM, NAMESPACE, OPERATOR, USER, Installation, VolumeLogs, plane_of, volume_object
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import Cluster, Object, condition
 from support.cluster.control_plane import CLUSTER, MANIFESTS, ROOT, Use, account, uses
 from support.timing import at_depth
@@ -45,7 +45,6 @@ SYSTEM, PLAIN = "compaction-system", "plain"
 ENFORCED = "pod-security.kubernetes.io/enforce"
 BINDINGS = ("compaction-policies", "compaction-catalogs")
 APPROVAL = str(MANIFESTS / "components" / "approval" / "admission.yaml")
-PATIENCE = 300.0
 MAY_NOT = 403
 
 
@@ -115,14 +114,14 @@ def operator_of_all_namespaces(installation: Installation, directory: Path) -> I
     system.kubectl("apply", "--server-side", "-k", str(directory))
     claim(installation, system)
     try:
-        system.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
+        system.kubectl("rollout", "status", f"deployment/{OPERATOR}", TIMEOUT_FLAG)
         yield system
     finally:
         installation.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=2")
         # Definitions, roles and admission are those of the other operator, too.
         system.kubectl("delete", f"namespace/{SYSTEM}", f"clusterrolebinding/{OPERATOR}")
         system.kubectl("delete", f"pv/{CLAIM}-{SYSTEM}")
-        installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
+        installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", TIMEOUT_FLAG)
 
 
 def claim(installation: Installation, cluster: Cluster) -> None:
@@ -173,7 +172,7 @@ def situation(
             stack.enter_context(kustomized(tenant.cluster, place, may_read_secrets(place, tenant)))
             stack.enter_context(living_in(tenant))
         found = Situation(installation, system, tenants, heard)
-        eventually(lambda: found.standing()[0], "an operator to lead", timeout=PATIENCE)
+        eventually(lambda: found.standing()[0], "an operator to lead")
         yield found
 
 
@@ -257,9 +256,10 @@ def aftermath(situation: Situation) -> Iterator[Aftermath]:
     """
     with admission_away(situation):
         before = situation.standing()
-        deployment = yaml.safe_load(situation.system.kubectl("get", "deployment", OPERATOR, "-o", "yaml"))
-        environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-        image = next(item["value"] for item in environment if item["name"] == "COMPACTION_WORKER_IMAGE")
+        found = yaml.safe_load(
+            situation.system.kubectl("get", "configmap", "-l", f"app.kubernetes.io/name={OPERATOR}", "-o", "yaml")
+        )
+        image = yaml.safe_load(found["items"][0]["data"]["config.yaml"])["defaults"]["workers"]["image"]
         logs = [write_all(tenant, situation.installation.volume, image) for tenant in situation.tenants]
         code = {tenant.namespace: said_by_her_code(tenant) for tenant in situation.tenants}
         for tenant, honest in zip(situation.tenants, logs, strict=True):
@@ -349,7 +349,7 @@ def await_settled(tenant: Tenant) -> None:
         return not last
 
     try:
-        eventually(said, "the operator to refuse each", timeout=PATIENCE)
+        eventually(said, "the operator to refuse each")
     except AssertionError as error:
         raise AssertionError("\n".join(last)) from error
 
@@ -357,9 +357,9 @@ def await_settled(tenant: Tenant) -> None:
         jobs = [job for job in tenant.cluster.jobs() if job["spec"]["policyRef"]["name"].endswith("-honest")]
         return bool(jobs) and all(job.get("status", {}).get("state") == "Succeeded" for job in jobs)
 
-    eventually(done, "the honest policy to be compacted", timeout=PATIENCE)
+    eventually(done, "the honest policy to be compacted")
     for words in ("init container first", "FailedPostStartHook"):
-        eventually(partial(is_told, tenant, words), f"{words!r} to be said", timeout=PATIENCE)
+        eventually(partial(is_told, tenant, words), f"{words!r} to be said")
 
 
 def is_told(tenant: Tenant, words: str) -> bool:

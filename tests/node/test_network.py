@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from node.network_policies import TABLE, enforced
-from node.on_node import NAMESPACE, OPERATOR, PATIENCE, Installation, plane_of
+from node.on_node import NAMESPACE, OPERATOR, Installation, plane_of
 from node.test_compaction import await_done
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import Object
 from tools.node.places import API_ADDRESS, API_PORT, NODE_ADDRESS
 
@@ -156,7 +156,7 @@ def neighbourhood(installation: Installation) -> Iterator[dict[str, Place]]:
     )
     found = {}
     for name, (namespace, _) in PODS.items():
-        plane.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=180s", namespace=namespace)
+        plane.kubectl("wait", "--for=condition=Ready", f"pod/{name}", TIMEOUT_FLAG, namespace=namespace)
         pod = json.loads(plane.kubectl("get", "pod", name, "-o", "json", namespace=namespace).stdout)
         found[name] = place_of(installation, pod)
     try:
@@ -220,7 +220,7 @@ def test_pods_reach_what_the_policies_say_and_nothing_else(
 
             try:
                 # On a busy machine an answer may come late: then it comes the next time.
-                eventually(settled, what, timeout=60)
+                eventually(settled, what)
             except AssertionError as error:
                 raise AssertionError(f"{what}: {last}") from error
 
@@ -242,9 +242,7 @@ def test_a_job_runs_to_its_end_behind_the_policies(installation: Installation, r
         installation.apply_policy("network", executors=2, slots=1, limits={"bytesPerSecond": 1_000_000})
         installation.cluster.await_job_state("InProgress")
         executors = eventually(
-            lambda: found if len(found := installation.executors("network")) == 2 else None,
-            "two executors",
-            timeout=PATIENCE,
+            lambda: found if len(found := installation.executors("network")) == 2 else None, "two executors"
         )
         [driver, one, two] = [place_of(installation, pod) for pod in [*installation.drivers("network"), *executors]]
         enforcement.apply()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from compaction.local.cluster.certs import write_private
-from node.on_node import NAMESPACE, PATIENCE, Installation, container_state, other_pod, priority_class
+from node.on_node import NAMESPACE, Installation, container_state, other_pod, priority_class
 from node.test_compaction import at_work, await_done
 from node.test_launchers import in_bytes, of, without_executors
 from support.clocks import eventually
@@ -100,7 +100,7 @@ def test_a_worker_that_the_kubelet_evicts_says_what_the_node_lacked(installation
             hold = f"exec python3 -c 'import time; x = b\"x\" * {HOLDS}; time.sleep(100000)'"
             limits = {"memory": str(HOLDS + ROOM)}
             with other_pod(installation, "hog", hold, image=image, requests=LITTLE, limits=limits):
-                eventually(lambda: evicted(installation, driver), "the worker to be evicted", timeout=PATIENCE)
+                eventually(lambda: evicted(installation, driver), "the worker to be evicted")
                 # Whether the worker can say that it was told to end, in the second that it has, or is lost.
                 installation.await_attempt("evicted", "WorkerDisrupted", "WorkerStopped")
         [job] = await_done(installation, "evicted", logs)

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.kube.launchers.pods import QUEUE_LABEL
 from node.kueue import QUEUE, QUOTA, Queue, kueue
-from node.on_node import NAMESPACE, PATIENCE, Installation, deleted, other_pod, priority_class
+from node.on_node import NAMESPACE, Installation, deleted, other_pod, priority_class
 from node.test_compaction import await_done, much_to_do
 from node.test_launchers import of, pending, without_executors
 from support.clocks import eventually
@@ -33,8 +33,8 @@ def await_gated(installation: Installation, policy: str, *, besides: str = "") -
         held = (pod for pod in pods if {"name": GATE} in pod["spec"].get("schedulingGates", ()))
         return next((item for item in held if of(item) != besides and not deleted(item)), None)
 
-    pod = eventually(gated, "a worker that the queue holds back", timeout=PATIENCE)
-    waits = eventually(lambda: pending(installation, policy), f"{policy} to wait", timeout=PATIENCE)
+    pod = eventually(gated, "a worker that the queue holds back")
+    waits = eventually(lambda: pending(installation, policy), f"{policy} to wait")
     assert f"LocalQueue {NAMESPACE}/{QUEUE} has not admitted its pod ({GATE}" in waits["message"]
     assert waits["since"]
     return pod

@@ -16,7 +16,6 @@ from node.test_blocks import block_stores_allowed, succeeded
 from support.clocks import eventually
 from support.cluster.by_kubectl import write_secret
 
-PATIENCE = 300.0
 WORKERS = {"max": 1, "slots": 1, "idleSeconds": 5, "launcher": "pod", "driver": small()}
 WORKERS |= {"executor": small() | {"instances": 1, "cores": 1}}
 
@@ -75,7 +74,7 @@ def test_blocks_on_s3_with_an_index_in_postgresql(
     write_secret(installation.cluster, "tls-index", {"url": index})
     trusting = {"blockStore": store | {"caBundle": {"configMapName": "trust"}}}
     installation.apply_policy("tls-blocks", store=trusting, workers=WORKERS)
-    job = eventually(lambda: succeeded(installation, "tls-blocks"), "three blocks to become one", timeout=PATIENCE)
+    job = eventually(lambda: succeeded(installation, "tls-blocks"), "three blocks to become one")
     assert job["spec"]["kind"] == "BlockRewrite"
     installation.kubectl("delete", "cpol", "tls-blocks")
     installation.await_nothing_left("tls-blocks")
@@ -104,7 +103,7 @@ store.counters.flush()
     area = {"repository": "lake", "kv": {"secretName": "tls-kv"}, "credentialsSecretName": "tls-credentials"}
     area |= {"caBundle": {"secretName": "tls-kv"}, "thresholds": {"tombstones": 20}}
     installation.apply_policy("tls-branch", store={"stagingArea": area}, workers=WORKERS)
-    job = eventually(lambda: succeeded(installation, "tls-branch"), "the branch to be compacted", timeout=PATIENCE)
+    job = eventually(lambda: succeeded(installation, "tls-branch"), "the branch to be compacted")
     assert job["spec"]["kind"] == "MetarangeRewrite"
     installation.kubectl("delete", "cpol", "tls-branch")
     installation.await_nothing_left("tls-branch")

@@ -22,9 +22,9 @@ from compaction.segments.system.rules import LogRow, select
 from compaction.segments.wal.files import WalEnd
 from compaction.segments.wal.wal_log import RolledFile, WrittenBatch
 from compaction.segments.writer import NewSegments, SegmentWriter, flush, repair_last
+from support.clocks import PATIENCE_SECONDS
 
 SMALL = NewSegments(max_count=4)
-WAIT = 120.0
 
 
 class Client:
@@ -176,7 +176,7 @@ def test_a_file_is_deleted_only_after_all_its_logs_are_in_segments(
     wal.write_bytes(b"")
     writer = SegmentWriter(tmp_path, limits=SMALL, max_waiting=1)
     writer.accept(RolledFile(wal, WalEnd(5, 5), {client: [table(range(1, 3))] for client in clients}))
-    assert writer.drain(WAIT)
+    assert writer.drain(PATIENCE_SECONDS)
     writer.close()
     assert [client.reported for client in clients] == [[Seq([(1, 2)])]] * 2
     assert order[-3:-1] == [f"unlink {wal.name}", f"sync_directory {tmp_path.name}"]

@@ -37,9 +37,9 @@ def recall(what: str) -> tuple[int, ...]:
     return tuple(json.loads(FILE.read_text()).get(what, ()))
 
 
-def every_seed() -> set[int]:
-    """The remembered seeds of all defects."""
-    return {seed for what in MUTATIONS for seed in recall(what)}
+def every_seed(most: int) -> set[int]:
+    """The remembered seeds of all defects, at most so many of each."""
+    return {seed for what in MUTATIONS for seed in recall(what)[:most]}
 
 
 def remember(pool: Pool, *, schedules: int) -> Iterator[tuple[str, list[int]]]:

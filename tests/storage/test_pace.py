@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -20,8 +19,7 @@ from compaction.segments.reading import reader
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.storage.errors import RewriteStoppedError
-from compaction.storage.pace import STEP_SECONDS, UNLIMITED, Pace, TokenBucket, limited
-from compaction.worker.attempt import BudgetClient
+from compaction.storage.pace import STEP_SECONDS, UNLIMITED, Pace, TokenBucket, counting_bytes
 
 
 class Clock:
@@ -118,7 +116,7 @@ def log(tmp_path: Path) -> Path:
     ).directory
 
 
-def rewrite(log: Path, pace: Callable[[int], None]) -> int:
+def rewrite(log: Path, pace: Pace) -> int:
     """Rewrite the log's one group; the bytes that are read and written for it, at least."""
     state, limits = open_log(log), SegmentLimits()
     assert state.live is not None
@@ -130,7 +128,7 @@ def rewrite(log: Path, pace: Callable[[int], None]) -> int:
         limits=limits,
         job="job",
         token=1,
-        pace=pace,  # type: ignore[arg-type]
+        pace=pace,
     )
     index_areas = sum(state.segment(name).data_start for name in group.sources)
     return index_areas + done.live_bytes + 2 * done.bytes_after
@@ -167,11 +165,19 @@ def test_a_rewrite_stays_below_its_limit_from_beginning_to_end(log: Path, monkey
 def test_what_is_asked_for_is_what_is_moved(log: Path) -> None:
     """Reads with the gaps between live entries, writes, and the reading back, index areas included."""
     asked: list[int] = []
-    least = rewrite(log, asked.append)
+    least = rewrite(log, Pace(moved=asked.append))
     gaps = sum(asked) - least
     assert 0 <= gaps <= 4 * 256 * 1000
 
 
-def test_where_there_is_no_limit_the_pace_is_the_one_that_writers_need_not_count_for() -> None:
-    assert limited(None) is UNLIMITED
-    assert limited(BudgetClient(("127.0.0.1", 1), b"", 1)) is not UNLIMITED
+def test_a_piece_of_work_counts_what_its_paces_read_and_write_in_whichever_thread(log: Path) -> None:
+    with counting_bytes() as counted:
+        pace = Pace()
+        rewriting = threading.Thread(target=lambda: rewrite(log, pace))
+        rewriting.start()
+        rewriting.join()
+        UNLIMITED(1000)
+    Pace()(1000)
+    written = sum(path.stat().st_size for path in log.iterdir() if path.name.endswith(".partial"))
+    assert counted.written == written > 0
+    assert 2 * written <= counted.read < 2 * written + 4 * 256 * 1000, "sources, and the output read back"

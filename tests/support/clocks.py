@@ -95,7 +95,9 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
 
 Value = TypeVar("Value")
 
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 600.0
+TIMEOUT_FLAG = f"--timeout={PATIENCE_SECONDS:.0f}s"
+"""The same, for kubectl."""
 
 
 def eventually(

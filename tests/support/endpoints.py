@@ -28,6 +28,7 @@ from compaction.catalogs.participants.reference import Participant
 from compaction.serving.access import AccessRules, AllowedAccounts, CachedReviews, Gate, SharedSecret, TokenReview
 from compaction.serving.service import Address, HttpService, RequestLimits, serve
 from compaction.staging.store import StagingStore
+from support.clocks import PATIENCE_SECONDS
 
 # What every OpenAPI document of an endpoint must be, whatever the endpoint offers.
 
@@ -186,9 +187,9 @@ class Endpoint:
         if body is not None:
             sent.setdefault("Content-Type", "application/json")
         connection = (
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
             if self.tls is None
-            else http.client.HTTPSConnection("localhost", self.port, timeout=60, context=self.tls)
+            else http.client.HTTPSConnection("localhost", self.port, timeout=PATIENCE_SECONDS, context=self.tls)
         )
         try:
             connection.request(method, path, body, sent)

@@ -14,7 +14,7 @@ from typing import Any
 from compaction.local.processes.process import cache_directory, exclusive
 from compaction.local.programs import gobuild
 from compaction.local.programs.binaries import cache_lock, install_set
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _place() -> Path:
 def define(kubectl: Any) -> None:
     """Put the definitions on the server and wait until it serves them."""
     kubectl("apply", "--server-side", "-f", str(ensure_definitions(report=print)))
-    wait = ("wait", "--for=condition=Established", "--timeout=60s", "crd")
+    wait = ("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd")
     names = [f"{kind}.monitoring.coreos.com" for kind in KINDS]
     # kubectl gives up at once on an object without conditions, which it has for a moment.
     eventually(lambda: kubectl(*wait, *names, check=False).returncode == 0, "the definitions to be served")

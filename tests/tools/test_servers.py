@@ -26,6 +26,7 @@ from compaction.local.errors import BinaryError, ControlPlaneError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
 from support.catalogs.logs import fill, update
+from support.clocks import PATIENCE_SECONDS
 from tools.promtool import ensure_promtool, find_promtool
 from tools.servers import postgres
 from tools.servers.etcd import start_etcd
@@ -71,7 +72,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
             assert started is not None
             parent.communicate("")
         assert parent.returncode == 9
-        assert wait_gone(started, timeout=20)
+        assert wait_gone(started, timeout=PATIENCE_SECONDS)
     finally:
         shutil.rmtree(scratch)
 

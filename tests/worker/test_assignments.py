@@ -36,6 +36,7 @@ from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEA
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
+from support.clocks import PATIENCE_SECONDS
 from support.processes.worker_ports import small_spec
 
 pytestmark = pytest.mark.apiserver
@@ -226,7 +227,7 @@ def test_assignment_is_offered_as_soon_as_it_exists(play: Play) -> None:
         assert not waiting.done()
         await w.assign(job="of-another", worker="somebody-else")
         await w.assign()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             (offer,) = await waiting
         assert (offer.job_name, offer.token, offer.lease_seconds) == (JOB, 4, 15.0)
         spec = small_spec(Path("/data/log"))
@@ -284,7 +285,7 @@ def test_own_renewals_do_not_wake_the_worker_but_withdrawal_does(play: Play) -> 
         await asyncio.sleep(0.5)
         assert not waiting.done()
         await w.delete(JOB)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await waiting == []
 
     play(scenario)
@@ -294,7 +295,7 @@ def test_watch_of_a_forgotten_version_starts_over(play: Play) -> None:
     async def scenario(w: BothSides) -> None:
         w.port._version = "1"
         await w.assign()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert len(await w.port.offers(wait=True)) == 1
 
     play(scenario)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from compaction.worker import tasks
 from compaction.worker.tasks import Shares, Teller
+from support.clocks import PATIENCE_SECONDS
 
 LOOPBACK = "127.0.0.1"
 
@@ -36,7 +37,7 @@ class Heard:
 
     def reached(self, share: float) -> bool:
         with self._more:
-            return self._more.wait_for(lambda: self.whole == pytest.approx(share), timeout=30)
+            return self._more.wait_for(lambda: self.whole == pytest.approx(share), timeout=PATIENCE_SECONDS)
 
 
 def teller_of(listening: Shares, number: int, total: int) -> Teller:
@@ -139,7 +140,7 @@ def test_it_ends_although_no_datagram_fits_any_more() -> None:
 
     def slow(share: float) -> None:
         entered.set()
-        held.wait(30)
+        held.wait(PATIENCE_SECONDS)
 
     ended = threading.Event()
 
@@ -147,14 +148,14 @@ def test_it_ends_although_no_datagram_fits_any_more() -> None:
         with Shares(LOOPBACK, [1.0], slow) as listening:
             teller = teller_of(listening, 0, 10_000)
             teller(1)
-            assert entered.wait(30)
+            assert entered.wait(PATIENCE_SECONDS)
             for _ in range(5_000):
                 teller(1)
             threading.Timer(0.5, held.set).start()
         ended.set()
 
     threading.Thread(target=run, daemon=True).start()
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE_SECONDS)
 
 
 def test_a_driver_that_is_gone_is_no_error_of_the_task() -> None:

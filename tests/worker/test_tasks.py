@@ -20,6 +20,7 @@ from compaction.storage.pace import Pace
 from compaction.worker.attempt import BudgetClient, RateBudget, budget_of
 from compaction.worker.errors import LeaseLostError, RateBudgetError
 from compaction.worker.tasks import run_tasks
+from support.clocks import PATIENCE_SECONDS
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 
@@ -49,7 +50,7 @@ def test_whoever_ends_early_leaves_no_task(engine: ThreadEngine) -> None:
 
     def work(number: int) -> int:
         if number:
-            ended.wait(30)
+            ended.wait(PATIENCE_SECONDS)
         done.append(number)
         return number
 

@@ -28,6 +28,7 @@ from compaction.worker.errors import (
 from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
 from compaction.worker.ports import Assignment, HeldLease
+from support.clocks import PATIENCE_SECONDS
 from support.processes.worker_ports import Cluster, assignment, small_spec, wait_until
 from support.processes.worker_ports import small_spec as spec
 
@@ -92,7 +93,7 @@ class Running:
     exits: queue.SimpleQueue[WorkerExit | CompactionError] = field(default_factory=queue.SimpleQueue)
 
     def exit(self) -> WorkerExit | CompactionError:
-        return self.exits.get(timeout=60)
+        return self.exits.get(timeout=PATIENCE_SECONDS)
 
 
 Start = Callable[..., Running]
@@ -138,7 +139,7 @@ def start() -> Iterator[Start]:
         running.runner.free = True
         running.cluster.down = running.cluster.hang = False
         running.inbox.put(JobEnded(EndReason.TERMINATED))
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
@@ -330,7 +331,7 @@ def test_worker_whose_lease_was_deleted_aborts(start: Start) -> None:
 def test_worker_gives_up_when_nobody_answers_for_four_leases(start: Start) -> None:
     cluster = Cluster()
     worker = start(cluster, lease=0.3, idle=LONG)
-    cluster.announced.wait(60)
+    cluster.announced.wait(PATIENCE_SECONDS)
     cluster.down = True
     assert worker.exit() is WorkerExit.UNREACHABLE
 

@@ -75,8 +75,8 @@ def missing_packages(programs: Mapping[str, str] = PACKAGES) -> list[str]:
     return sorted({package for program, package in programs.items() if shutil.which(program) is None})
 
 
-def ensure_packages(programs: Mapping[str, str] = PACKAGES, *, report: Report) -> None:
-    """Install with apt what is missing of the programs (program -> package).
+def ensure_packages(programs: Mapping[str, str] = PACKAGES, *, report: Report, user: str = "a node") -> None:
+    """Install with apt what is missing of the programs (program -> package). `user`: who needs them, for messages.
 
     Raises:
         NodeError: there is no apt, a service manager would start what is installed, or the installation failed.
@@ -86,9 +86,9 @@ def ensure_packages(programs: Mapping[str, str] = PACKAGES, *, report: Report) -
         return
     words = " ".join(missing)
     if shutil.which("apt-get") is None:
-        raise NodeError(f"a node needs the programs of Debian's packages {words}, and there is no apt-get here")
+        raise NodeError(f"{user} needs the programs of Debian's packages {words}, and there is no apt-get here")
     if SERVICE_MANAGER.exists():
-        raise NodeError(f"a node needs packages that are not here: apt-get install --no-install-recommends {words}")
+        raise NodeError(f"{user} needs packages that are not here: apt-get install --no-install-recommends {words}")
     for what, arguments in (
         ("reading the package lists", ["update"]),
         (f"installing {words}", ["install", "--yes", "--no-install-recommends", *missing]),

@@ -34,6 +34,7 @@ from compaction.errors import StaleTokenError
 from compaction.storage.errors import DatabaseUnavailableError
 from compaction.storage.opened import Holder, ThisProcess
 from support.blocks.block_stores import NOON, SECOND, block_id, blocks_of, check
+from support.clocks import PATIENCE_SECONDS
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)
 OTHER = replace(ONE, id="other", pid=13)
@@ -216,7 +217,7 @@ def test_a_heartbeat_goes_on_over_failures_and_ends() -> None:
     heartbeat = HolderHeartbeat(renew, every=0.001)
     heartbeat.start()
     heartbeat.start()
-    assert enough.wait(60)
+    assert enough.wait(PATIENCE_SECONDS)
     heartbeat.stop()
     count = len(beats)
     assert not [thread for thread in threading.enumerate() if thread.name == "holder"]

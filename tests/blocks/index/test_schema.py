@@ -31,6 +31,7 @@ from compaction.blocks.schema.classes import schema_of_text, schema_text
 from compaction.blocks.store import VERSION_TABLE, BlockStore, BlockStoreConnection, ensure_schema
 from compaction.storage.errors import DatabaseSchemaError, DatabaseUnavailableError
 from support.blocks.block_stores import IDENTITY, NOON, a_block, block_id, blocks_of, fill, output_of, read
+from support.clocks import PATIENCE_SECONDS, eventually
 from tools.servers.postgres import PostgresServer
 
 
@@ -220,13 +221,13 @@ def test_a_change_waits_for_the_one_before_it(index: IndexDatabase) -> None:
     def slow() -> None:
         def body(change: object) -> None:
             entered.set()
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE_SECONDS)
 
         index.change(body)
 
     first = threading.Thread(target=slow)
     first.start()
-    assert entered.wait(30)
+    assert entered.wait(PATIENCE_SECONDS)
     before = live_blocks(index).version
     results: list[int] = []
     second = threading.Thread(target=lambda: results.append(index.change(lambda change: change.version)))
@@ -285,6 +286,14 @@ def test_a_lock_that_is_never_given(tmp_path: Path, index_url: str) -> None:
             register(database, [a_block(1)], now=NOON)
         if connection.dialect.name == "sqlite":
             raw.close()
-    register(database, [a_block(1)], now=NOON)
+
+    def written() -> bool:
+        try:
+            register(database, [a_block(1)], now=NOON)
+        except DatabaseUnavailableError:
+            return False  # half a second is short beside a load
+        return True
+
+    eventually(written, "the index to be written again")
     holder.close()
     database.close()

@@ -24,7 +24,7 @@ from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.main import main
 from support.catalogs.etcd_members import Members
 from support.catalogs.rounds import THREE_NAMES
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import exit_code
 from support.cluster.orders import catalog_object
 from support.endpoints import SECRET, Endpoint, serving_process
@@ -115,6 +115,7 @@ def test_rounds_cut_what_is_allowed_and_say_what_pins_the_rest(desk: Desk) -> No
 
     eventually(allowed, "a cut that is allowed")
     assert desk.kept() == [1, 2, 3, 4, 5, 6]
+    shows_what_another_file_would_do(desk)
     code, (found,), told = desk.run()
     assert (code, told.count("Compacted")) == (0, 1)
     assert (found["earliestVersion"], found["latestVersion"], found["versionsCut"]) == (5, 6, 4)
@@ -123,6 +124,25 @@ def test_rounds_cut_what_is_allowed_and_say_what_pins_the_rest(desk: Desk) -> No
     code, (found,), _ = desk.run()
     assert (code, found["compaction"]["reason"]) == (0, "NothingToCompact")
     desk.act("finish", timestamp=transaction)
+
+
+def shows_what_another_file_would_do(desk: Desk) -> None:
+    document = desk.catalog()
+    document["spec"]["topology"] = {"participants": ["nowhere"]}
+    new = desk.directory / "new.yaml"
+    new.write_text(yaml.safe_dump(document))
+    place = ("--against", str(desk.file))
+    desk.capsys.readouterr()
+    assert exit_code(["run", "-f", str(new), "--dry-run", *place, "-o", "json"]) == 0
+    (found,) = json.loads(desk.capsys.readouterr().out)
+    assert (found["catalog"], found["inForce"]["reason"], found["inForce"]["versions"]) == ("orders", "Compacted", 4)
+    assert found["inForce"]["bytes"] > 0
+    assert (found["proposed"]["reason"], found["proposed"]["participant"]) == ("MissingParticipant", "nowhere")
+    assert desk.kept() == [1, 2, 3, 4, 5, 6]
+    document["spec"]["catalog"]["prefix"] = "/elsewhere/"
+    new.write_text(yaml.safe_dump(document))
+    assert exit_code(["run", "-f", str(new), "--dry-run", *place]) == 1
+    assert "spec.catalog.prefix" in desk.capsys.readouterr().err
 
 
 def test_a_transaction_pins_the_history_and_is_named(desk: Desk) -> None:
@@ -164,7 +184,7 @@ def test_a_watch_makes_rounds_takes_changes_and_ends_in_order(desk: Desk) -> Non
                 if "Compacted" in line:
                     break
             os.kill(running.pid, signal.SIGTERM)
-            out, _ = running.communicate(timeout=120)
+            out, _ = running.communicate(timeout=PATIENCE_SECONDS)
         finally:
             if running.poll() is None:
                 running.kill()
@@ -284,7 +304,7 @@ def test_both_are_watched_side_by_side(desk: Desk) -> None:
                 if "Compacted" in line:
                     break
             os.kill(running.pid, signal.SIGTERM)
-            out, _ = running.communicate(timeout=120)
+            out, _ = running.communicate(timeout=PATIENCE_SECONDS)
         finally:
             if running.poll() is None:
                 running.kill()

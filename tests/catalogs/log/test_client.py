@@ -42,6 +42,7 @@ from compaction.catalogs.log.etcd.wire import (
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from support.catalogs.etcd_members import PASSWORD, QUICK, USER, Members, etcd_members, nameless, with_users
 from support.catalogs.logs import at, fill, until, update, versions, wait_for, watched
+from support.clocks import PATIENCE_SECONDS
 from tools.servers.etcd import start_etcd
 
 EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
@@ -262,7 +263,7 @@ def test_tokens_that_ended_are_renewed(short_tokens: Guarded) -> None:
         client = log._client
         assert isinstance(client, GatewayClient)
         first = client._token
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while client._token == first and time.monotonic() < deadline:
             time.sleep(2.5)
             last = log.recover().version

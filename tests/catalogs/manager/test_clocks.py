@@ -17,6 +17,7 @@ from compaction.catalogs.model.descriptors import MAX_LOGICAL, MAXIMUM, hybrid, 
 from support.catalogs.logs import START, ManualTime, Stage, stage, stamp
 from support.catalogs.memory_log import ListLog
 from support.catalogs.rounds import table
+from support.clocks import PATIENCE_SECONDS
 
 
 def test_a_timestamp_is_the_millisecond_and_a_counter() -> None:
@@ -217,7 +218,7 @@ def test_actions_run_in_the_order_of_their_time() -> None:
     timer.after(2, fails)
     timer.after(1, lambda: action(1))
     timer.after(0, lambda: action(0))
-    assert done.wait(60)
+    assert done.wait(PATIENCE_SECONDS)
     assert ran == [0, 1, 30]
     timer.close()
 

@@ -26,6 +26,7 @@ from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.logs import START, stage
 from support.catalogs.memory_log import ListLog, LosingLog
 from support.catalogs.rounds import table
+from support.clocks import PATIENCE_SECONDS
 
 ABSENT = DropTable("PUBLIC", "ABSENT", if_exists=True)
 
@@ -288,18 +289,18 @@ def test_actions_that_wait_do_not_run_after_close() -> None:
 
     def long() -> None:
         began.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE_SECONDS)
 
     first = runner.submit(long)
     second = runner.submit(lambda: 1)
     third = futures.then(second, lambda _: runner.submit(lambda: 2))
-    assert began.wait(60)
+    assert began.wait(PATIENCE_SECONDS)
     closing = Thread(target=runner.close)
     closing.start()
     while not isinstance(runner.submit(lambda: 3).exception(60) if runner._closed else None, CatalogClosedError):
         assert closing.is_alive()
     go.set()
-    closing.join(60)
+    closing.join(PATIENCE_SECONDS)
     assert first.result(0) is None
     assert [type(each.exception(0)) for each in (second, third)] == [CatalogClosedError, CatalogClosedError]
 

@@ -24,6 +24,7 @@ from compaction.cli.cluster.status_view import fleet_row, policy_data, show_poli
 from compaction.cli.main import main
 from compaction.core.explain.explanation import Coordination, Leadership
 from compaction.core.meaning import Names
+from support.clocks import PATIENCE_SECONDS
 from support.cluster.by_kubectl import Cluster, User, ago, columns_of, coordinator_lease, make, write_status
 from support.cluster.explained import NOW, condition, job_with, policy_with
 from support.cluster.explained import ago as status_view_ago
@@ -184,7 +185,7 @@ def test_watch_follows_one_catalog(catalog: Cluster, editor: User) -> None:
             assert json.loads(process.stdout.readline())["earliestVersion"] == 8
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
 
 
 @pytest.mark.apiserver

@@ -1,16 +1,20 @@
-"""`check`: each judgement by itself, and all of them on a real API server, by users with the roles we ship."""
+"""`check` and `debug`: each judgement by itself; all of them, and the archive, on a real API server, by users with the
+roles that are shipped.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
+import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compaction.api.crd.definitions import crd_objects
+from compaction.api.crd.definitions import RESOURCES, Resource, structural_schema
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.cluster.check import (
     MOST_SKEW,
@@ -23,6 +27,7 @@ from compaction.cli.cluster.check import (
     server_version,
     stores,
 )
+from compaction.cli.cluster.debug import DebugBundle, without_secrets
 from compaction.leases.record import Lease
 from support.cluster.by_kubectl import Cluster, User, coordinator_lease, make, write_status
 from support.cluster.explained import condition
@@ -44,25 +49,21 @@ def test_the_api_server_is_new_enough(minor: str, result: CheckVerdict) -> None:
     assert server_version({"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"}).result is result
 
 
-def served(crd: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = copy.deepcopy(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
-    return schema
-
-
-@pytest.mark.parametrize("crd", crd_objects(), ids=lambda crd: crd["spec"]["names"]["kind"])
-def test_a_definition_is_of_this_version_older_or_newer(crd: dict[str, Any]) -> None:
-    assert definition(crd, served(crd)).result is OK
-    assert definition(crd, None).result is FAILED
-    older = served(crd)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.INFO.kind)
+def test_a_definition_is_of_this_version_older_or_newer(resource: Resource) -> None:
+    same = structural_schema(resource)
+    assert definition(resource, same).result is OK
+    assert definition(resource, None).result is FAILED
+    older = copy.deepcopy(same)
     del older["properties"]["status"]["properties"]["conditions"]["items"]["properties"]["reason"]
-    assert told(definition(crd, older)) == (
+    assert told(definition(resource, older)) == (
         FAILED,
         "it is older than this program, and lacks status.conditions[].reason: apply the definitions of this version",
     )
-    newer = served(crd)
+    newer = copy.deepcopy(same)
     newer["properties"]["spec"]["properties"]["later"] = {"type": "string"}
-    assert definition(crd, newer).message.startswith("it is newer than this program, and has spec.later")
-    assert definition(crd, {"type": "object"}).result is FAILED, "a definition without fields is none"
+    assert definition(resource, newer).message.startswith("it is newer than this program, and has spec.later")
+    assert definition(resource, {"type": "object"}).result is FAILED, "a definition without fields is none"
 
 
 def lease(silent: float = 0.0, **spec: Any) -> Lease:
@@ -107,7 +108,9 @@ def pod(reason: str = "") -> dict[str, Any]:
 
 def test_images_that_cannot_start_are_named() -> None:
     assert images([]).result is UNKNOWN
-    assert images([pod(), pod("ContainerCreating"), {"metadata": {"name": "new"}, "status": {}}]).result is OK
+    assert images([pod(), pod("ContainerCreating")]).result is OK
+    new = {"metadata": {"name": "new"}, "status": {}}
+    assert told(images([pod(), new])) == (UNKNOWN, "1 of 2 pods of ours have started so far")
     assert told(images([pod(), pod("ImagePullBackOff")])) == (
         FAILED,
         "registry/operator:9 of system/op-0: ImagePullBackOff: no such tag",
@@ -174,6 +177,12 @@ def test_the_rights_of_the_operator_are_reviewed_by_who_may(cluster: Cluster, co
     answer = admin.run("check", "-n", cluster.namespace, "-o", "json")
     rows = {item["check"]: item for item in json.loads(answer.stdout)["items"]}
     account = f"system:serviceaccount:{cluster.namespace}:compaction-operator"
+    # An operator outside of the cluster has no account there, and rights that this question is not about.
+    assert (answer.returncode, rows["operator's rights"]["result"]) == (0, "unknown")
+    assert rows["operator's rights"]["message"].startswith(f"{account} does not exist")
+    cluster.kubectl("create", "serviceaccount", "compaction-operator")
+    answer = admin.run("check", "-n", cluster.namespace, "-o", "json")
+    rows = {item["check"]: item for item in json.loads(answer.stdout)["items"]}
     assert (answer.returncode, rows["operator's rights"]["result"]) == (1, "FAILED")
     assert rows["operator's rights"]["message"].startswith(f"{account} may not ")
     binding = {
@@ -187,3 +196,76 @@ def test_the_rights_of_the_operator_are_reviewed_by_who_may(cluster: Cluster, co
     answer = admin.run("check", "-n", cluster.namespace)
     assert answer.returncode == 0, answer.stdout
     assert f"{account} may do what it has to in its namespace" in answer.stdout
+
+
+# `debug`: secrets are put wherever an object may hold one, and none of them is in the archive.
+
+SEEDS = ("hunter2-env", "hunter2-conf", "hunter2-url", "hunter2-note", "hunter2-args", "hunter2-event", "hunter2-log")
+
+
+@pytest.mark.apiserver
+def test_the_archive_holds_no_secret_and_says_what_is_missing(
+    cluster: Cluster, user: Callable[[str], User], tmp_path: Path
+) -> None:
+    env, conf, url, note, args, event, log = SEEDS
+    variables = [{"name": "MODE", "value": env}]
+    policy = policy_object("logs")
+    policy["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": note}
+    policy["spec"]["workers"] = {"podTemplate": {"spec": {"containers": [{"name": "worker", "env": variables}]}}}
+    stalled = f"cannot connect to postgres://writer:{url}@db.example.com/index"
+    make(cluster, policy, {"conditions": [condition("Ready", "StoreUnreadable", status="False", message=stalled)]})
+    labels = {"app.kubernetes.io/name": "compaction-worker"}
+    container = {"name": "worker", "image": "x", "env": variables, "args": [f"--store-password={args}", "--slots=2"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w-1", "labels": labels}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(pod | {"spec": {"containers": [container]}}))
+    about = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "name": "logs"}
+    told_of = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e-1"}, "message": f"api_key={event}"}
+    made = told_of | {"involvedObject": about | {"namespace": cluster.namespace}, "reason": "Stalled"}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(made))
+
+    bundle = tmp_path / "bundle.tgz"
+    said = cluster_admin(cluster).run("debug", "-n", cluster.namespace, "-o", str(bundle))
+    assert said.returncode == 0, said.stderr
+    assert bundle.stat().st_mode & 0o777 == 0o600
+    files = content_of(bundle)
+    base = f"objects/{cluster.namespace}"
+    assert {"README.txt", "check.json", "versions.json", f"{base}/events.json"} <= set(files)
+    (found,) = json.loads(files[f"{base}/compactionpolicies.compaction.dev.json"])
+    assert found["spec"]["store"]["segmentLogs"]["root"] == "/data/ra"
+    assert found["status"]["conditions"][0]["message"] == "cannot connect to postgres://***@db.example.com/index"
+    (container,) = json.loads(files[f"{base}/pods/w-1.json"])["spec"]["containers"]
+    assert container["args"] == ["--store-password=***", "--slots=2"]
+    assert [seed for seed in SEEDS if any(seed in text for text in files.values())] == []
+    # No kubelet runs here, so there is no log: that is said, in the archive as well.
+    assert f"log of {cluster.namespace}/w-1 worker" in said.stderr
+    assert f"log of {cluster.namespace}/w-1 worker" in files["README.txt"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".bundle")] == []
+
+    # A user who may read less gets less, and is told.
+    said = user("compaction-viewer").run("debug", "-o", str(bundle))
+    assert said.returncode == 0, said.stderr
+    assert "pods is forbidden" in said.stderr
+    assert f"{base}/compactionpolicies.compaction.dev.json" in content_of(bundle)
+    refused = user("compaction-viewer").refused("debug", "-o", str(tmp_path / "nowhere" / "x.tgz"), code=2)
+    assert "there is no directory" in refused
+
+    of_logs = DebugBundle()
+    of_logs.add("logs/x.log", f"INFO begun\nERROR password={log} is wrong\nINFO ended")
+    assert of_logs.files["logs/x.log"] == b"INFO begun\nERROR password=*** is wrong\nINFO ended"
+    secret = {"spark.hadoop.fs.s3a.secret.key": conf, "spark.executor.memory": "1g", "credentialsSecretName": "lake"}
+    shown = {"spark.hadoop.fs.s3a.secret.key": "***", "spark.executor.memory": "1g", "credentialsSecretName": "lake"}
+    assert without_secrets({"sparkConf": secret, "fencingToken": 7}) == {"sparkConf": shown, "fencingToken": 7}
+
+
+def cluster_admin(cluster: Cluster) -> User:
+    return User(cluster.plane.binaries.kubectl, cluster.plane.kubeconfig)
+
+
+def content_of(bundle: Path) -> dict[str, str]:
+    found = {}
+    with tarfile.open(bundle) as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name.removeprefix("compaction-debug/")] = file.read().decode()
+    return found

@@ -27,6 +27,7 @@ from compaction.api.names import (
     ANNOTATION_SCAN,
     HOLD_LEASE,
 )
+from support.clocks import PATIENCE_SECONDS
 from support.cluster.by_kubectl import RBAC, Cluster, User, ago, bind, columns_of, coordinator_lease, make, write_status
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
@@ -79,7 +80,7 @@ def test_names_a_selector_or_all_and_what_is_missing_holds_nothing_up(three: Clu
     said = editor.run("run-now", "nowhere", "logs", "ccat/orders")
     assert said.returncode == 1
     assert said.stdout == "policy logs: run requested\ncatalog orders: run requested\n"
-    assert 'no CompactionPolicy "nowhere" in namespace' in said.stderr
+    assert 'no CompactionPolicy or CatalogCompaction "nowhere" in namespace' in said.stderr
     values = {annotations(found)[ANNOTATION_RUN_NOW] for found in (three.policy(), three.catalog())}
     assert len(values) == 1, "one request, one value"
     assert ANNOTATION_RUN_NOW not in annotations(three.policy("others"))
@@ -294,13 +295,16 @@ def test_history_says_what_ran_when_why_and_who_approved(three: Cluster, editor:
     work = {"job": "logs-1", "target": "/data/ra/a", "groups": 2}
     ended = {"plan": "4d5e", "reason": "Schedule", "startedAt": ago(7200), "endedAt": ago(7100), "jobs": 5}
     ended |= {"succeeded": 3, "faulty": 1, "bytesRead": 3 << 30, "bytesWritten": 1 << 30, "bytesReclaimed": 2 << 30}
+    ended |= {"cpuSeconds": 130.5, "executorPeakBytes": 400 << 20}
     runs = {"plan": "9a01", "reason": "RunNow", "startedAt": ago(60), "jobs": 2, "work": [work]}
     runs |= {"approvedAt": ago(61), "approvedBy": "ada"}
     write_status(three, "cpol/logs", {"history": [ended, runs]})
     first, second = columns_of(editor.prints("history", "logs"))
     assert (first["PLAN"], first["REASON"], first["TOOK"], first["GIVEN UP"]) == ("4d5e", "Schedule", "1m40s", "1")
     assert (first["READ"], first["WRITTEN"], first["RECLAIMED"], first["BY"]) == ("3Gi", "1Gi", "2Gi", "-")
+    assert (first["CPU"], first["PEAK"]) == ("2m10s", "400Mi")
     assert (second["BY"], second["GIVEN UP"], second["TOOK"][:7]) == ("ada", "-", "running")
+    assert (second["CPU"], second["PEAK"]) == ("-", "-"), "what is not known is no zero"
     items = json.loads(editor.prints("history", "cpol/logs", "-o", "json"))["items"]
     assert (items[0]["tookSeconds"], items[1]["endedAt"], items[1]["work"][0]["job"]) == (100, None, "logs-1")
     cut = {"trigger": "Requested", "startedAt": ago(70), "endedAt": ago(60), "compaction": "Compacted"}
@@ -381,4 +385,4 @@ def test_events_of_a_policy_are_those_of_its_jobs_too_and_of_nothing_else(three:
             assert json.loads(process.stdout.readline())["reason"] == "Late"
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130

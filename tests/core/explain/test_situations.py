@@ -21,8 +21,10 @@ DEBT = {"bytes": 163 << 20, "sources": 40, "targets": 4}
 def test_debt_with_its_age_its_plan_and_when_it_is_worked_off() -> None:
     plan = {"hash": "4d5e", "jobs": 6, "costBytes": 41 << 20, "gainBytes": 163 << 20, "createdAt": ago(65)}
     status = {"debt": DEBT, "oldestDebtAt": ago(11_100), "etaSeconds": 130, "active": 2, "plan": plan}
-    assert explain_policy(policy_with(status), (), None, NOW).debt == (
+    cost = {"cpuSeconds": 130.5, "bytesReclaimed": 2 << 30}
+    assert explain_policy(policy_with(status | {"cost": cost}), (), None, NOW).debt == (
         "163Mi could be reclaimed by 40 segments of 4 logs; the oldest debt is 3h5m old.",
+        "Finished jobs took 2m10s of CPU, 16Mi reclaimed per CPU second.",
         "Estimated time to finish, at the measured speed: 2m10s.",
         "The newest plan with jobs, 4d5e, is 1m5s old: 6 jobs, to copy 41Mi and reclaim 163Mi.",
     )
@@ -121,9 +123,12 @@ def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
         "fingerprintBefore": "a",
         "fingerprintAfter": "a",
     }
-    told = explain_job(
-        job_with({"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt}), policy_with(), None, NOW
-    )
+    used = {"driverCpuSeconds": 0.02, "executorCpuSeconds": 3.6, "bytesRead": 900 << 10, "bytesWritten": 180 << 10}
+    done = {"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt, "usage": used}
+    told = explain_job(job_with(done), policy_with(), None, NOW)
+    assert "Its attempts took 3.62s of CPU, 3.6s in executors, read 900Ki, wrote 180Ki." in told.state
+    unknown = explain_job(job_with(done | {"usage": {"driverCpuSeconds": 0.02}}), policy_with(), None, NOW)
+    assert "CPU" not in " ".join(unknown.state)
     assert told.subject == "CompactionJob storage/logs-1: Succeeded"
     assert told.debt == ("The job rewrites 2 segments into 1, copying 3Mi, in /data/ra/a.",)
     assert (

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compaction.api.enums import JobState
-from compaction.api.names import LABEL_PLAN
+from compaction.api.names import ANNOTATION_PREVIEW, LABEL_PLAN
+from compaction.api.preview import preview_value
+from compaction.api.text.printing import mark_of
 from compaction.blocks.planning.batches import QueuedBlock
 from compaction.core.reconcile.timing import OpenWindow, window_state
 from support.cluster.block_world import SIZE, PlainBlockCluster
@@ -71,6 +73,13 @@ class ReconcileMachine(RuleBasedStateMachine):
         if plan is not None and plan.hash:
             self.world.annotate(approve=plan.hash)
             self.approved.add(plan.hash)
+
+    @rule(number=st.integers(0, 2))
+    def a_preview_is_asked_for(self, number: int) -> None:
+        """Of a spec that needs no approval, no window and no rate: nothing of it may come true."""
+        assert self.world.policy is not None
+        store = self.world.policy.spec.to_object()["store"]
+        self.world.annotate(preview=preview_value(str(number), {"store": store}))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 16.0, 61.0]), renewing=st.booleans())
     def time_passes(self, seconds: float, renewing: bool) -> None:
@@ -181,6 +190,7 @@ class ReconcileMachine(RuleBasedStateMachine):
         assert world.policy is not None
         status = world.policy.status
         assert (status.active, status.queued) == (0, 0)
+        assert status.last_handled_preview == mark_of(world.policy.metadata.annotations.get(ANNOTATION_PREVIEW, ""))
         parked = {name for name in world.jobs if world.state(name) is JobState.FAULTY}
         if not parked and not any(log.groups for log in world.logs.values()):
             assert status.bytes_reclaimed == world.committed

@@ -17,7 +17,7 @@ from compaction.core.reconcile.observations import NO_ALLOWANCE, Allowance, Oper
 from compaction.core.reconcile.shared_limits import SharedLimits
 from compaction.errors import ApiUnavailableError
 from support.cluster.executed import WorldObjects
-from support.cluster.world import PlainCluster
+from support.cluster.world import PlainCluster, cluster_with
 from support.timing import seeds
 
 LIMIT = 1000
@@ -27,10 +27,7 @@ def world_with(logs: int, *, limit: int | None = LIMIT, concurrent: int = 4, slo
     limits: dict[str, object] = {"maxConcurrentJobs": concurrent}
     if limit is not None:
         limits["bytesPerSecond"] = limit
-    world = PlainCluster(limits=limits, workers={"slots": slots, "max": 1})
-    for i in range(logs):
-        world.add_log(f"/ra/{i}")
-    world.rest()
+    world = cluster_with(logs, limits=limits, workers={"slots": slots, "max": 1})
     world.announce()
     world.rest()
     return world

@@ -14,20 +14,12 @@ from compaction.api.names import LABEL_PLAN
 from compaction.api.requests import RequestOutcome, RequestStatus, RunNowStatus
 from compaction.core.planning.debt import TargetProblem
 from compaction.core.reconcile.observations import Hold
-from support.cluster.world import Crash, PlainCluster
+from support.cluster.world import Crash, PlainCluster, cluster_with
 
 HOUR = 3600.0
 NIGHTLY = {"interval": "10m", "schedule": "0 2 * * *"}
 AT_NIGHT = {"interval": "10m", "windows": [{"schedule": "0 22 * * *", "duration": "4h"}]}
 """The world begins on 2027-01-15 at 08:00 UTC."""
-
-
-def world_with(logs: int = 1, **spec: object) -> PlainCluster:
-    world = PlainCluster(**spec)
-    for number in range(logs):
-        world.add_log(f"/ra/{number}")
-    world.rest()
-    return world
 
 
 def ask(world: PlainCluster, value: str = "first", **more: str) -> RunNowStatus:
@@ -52,25 +44,11 @@ def reason(world: PlainCluster) -> str:
     return condition.reason
 
 
-def finish_all(world: PlainCluster) -> None:
-    for _ in range(20):
-        running = world.in_state(JobState.IN_PROGRESS)
-        if not running:
-            world.announce()
-            world.rest()
-            running = world.in_state(JobState.IN_PROGRESS)
-        if not running:
-            return
-        for name in running:
-            world.finish(name)
-        world.rest()
-
-
 # -- run now ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_plan_is_made_now_whatever_the_schedule_says() -> None:
-    world = world_with(trigger=NIGHTLY)
+    world = cluster_with(1, trigger=NIGHTLY)
     assert world.jobs == {}
     looks, last = world.readings, world.status.last_schedule_time
     found = ask(world)
@@ -84,9 +62,9 @@ def test_a_plan_is_made_now_whatever_the_schedule_says() -> None:
 
 
 def test_a_value_counts_once_and_another_one_again() -> None:
-    world = world_with(trigger=NIGHTLY)
+    world = cluster_with(1, trigger=NIGHTLY)
     ask(world)
-    finish_all(world)
+    world.work_off()
     world.add_log("/ra/later")
     world.pass_time(HOUR)
     assert len(world.jobs) == 1, "the same value does nothing more"
@@ -99,8 +77,8 @@ def test_a_value_counts_once_and_another_one_again() -> None:
 
 
 def test_the_cooldown_does_not_hold_it_back() -> None:
-    world = world_with(trigger={"interval": "10m", "cooldown": "5h"})
-    finish_all(world)
+    world = cluster_with(1, trigger={"interval": "10m", "cooldown": "5h"})
+    world.work_off()
     world.logs["/ra/0"].groups.append("0000000000000009.segment")
     world.pass_time(HOUR)
     assert len(world.jobs) == 1
@@ -109,14 +87,14 @@ def test_the_cooldown_does_not_hold_it_back() -> None:
 
 
 def test_nothing_due_is_said_with_the_reasons() -> None:
-    world = world_with(logs=0, trigger=NIGHTLY)
+    world = cluster_with(0, trigger=NIGHTLY)
     found = ask(world)
     assert (found.outcome, found.reason) == (RequestOutcome.REFUSED, "NothingDue")
     assert told(world) == [("RunNowRefused", f"NothingDue: {found.message}")]
 
 
 def test_what_runs_already_is_not_planned_twice() -> None:
-    world = world_with(logs=2)
+    world = cluster_with(2)
     world.announce()
     world.rest()
     found = ask(world)
@@ -125,7 +103,7 @@ def test_what_runs_already_is_not_planned_twice() -> None:
 
 
 def test_a_suspended_policy_refuses_at_once_and_does_not_catch_up() -> None:
-    world = world_with(suspend=True)
+    world = cluster_with(1, suspend=True)
     looks = world.readings
     found = ask(world)
     assert (found.outcome, found.reason) == (RequestOutcome.REFUSED, "Suspended")
@@ -137,7 +115,7 @@ def test_a_suspended_policy_refuses_at_once_and_does_not_catch_up() -> None:
 
 
 def test_a_store_of_an_older_policy_refuses_both() -> None:
-    world = world_with(trigger=NIGHTLY)
+    world = cluster_with(1, trigger=NIGHTLY)
     world.held_by = "the older policy ns/first compacts it"
     world.annotate(scan="look")
     found = ask(world)
@@ -147,7 +125,7 @@ def test_a_store_of_an_older_policy_refuses_both() -> None:
 
 
 def test_a_failed_scan_is_the_answer() -> None:
-    world = world_with(trigger=NIGHTLY)
+    world = cluster_with(1, trigger=NIGHTLY)
     world.problem = TargetProblem("/ra", "PermissionDenied", "/ra cannot be read")
     found = ask(world)
     assert (found.outcome, found.reason, found.message) == (
@@ -161,7 +139,7 @@ def test_a_failed_scan_is_the_answer() -> None:
 
 
 def test_outside_of_a_window_it_is_refused_with_the_next_one() -> None:
-    world = world_with(trigger=AT_NIGHT)
+    world = cluster_with(1, trigger=AT_NIGHT)
     found = ask(world)
     assert (found.outcome, found.reason) == (RequestOutcome.REFUSED, "OutsideWindow")
     assert "2027-01-15T22:00:00Z" in found.message
@@ -169,7 +147,7 @@ def test_outside_of_a_window_it_is_refused_with_the_next_one() -> None:
 
 
 def test_outside_of_a_window_jobs_start_when_the_request_says_so() -> None:
-    world = world_with(trigger=AT_NIGHT, logs=2)
+    world = cluster_with(2, trigger=AT_NIGHT)
     assert len(world.jobs) == 2
     ask(world, outside_window="first")
     assert reason(world) == "Compacting"
@@ -179,7 +157,7 @@ def test_outside_of_a_window_jobs_start_when_the_request_says_so() -> None:
     world.add_log("/ra/later")
     world.pass_time(1200)
     later = [name for name, job in world.jobs.items() if job.spec.target == "/ra/later"]
-    finish_all(world)
+    world.work_off()
     assert [world.state(name) for name in later] == [JobState.UNASSIGNED], "planned after the request: it waits"
     assert sum(world.state(name) is JobState.SUCCEEDED for name in world.jobs) == 2
     assert answer(world, "first").plans == ()
@@ -188,13 +166,13 @@ def test_outside_of_a_window_jobs_start_when_the_request_says_so() -> None:
 
 
 def test_the_annotation_of_another_request_opens_no_window() -> None:
-    world = world_with(trigger=AT_NIGHT)
+    world = cluster_with(1, trigger=AT_NIGHT)
     world.annotate(outside_window="yesterday")
     assert ask(world, "today").reason == "OutsideWindow"
 
 
 def test_a_restart_keeps_jobs_out_of_the_windows() -> None:
-    world = world_with(trigger=AT_NIGHT)
+    world = cluster_with(1, trigger=AT_NIGHT)
     ask(world, outside_window="first")
     world.restart()
     world.rest()
@@ -207,7 +185,7 @@ def test_a_restart_keeps_jobs_out_of_the_windows() -> None:
 
 
 def test_approval_stands_and_the_plan_outlives_scans_without_it() -> None:
-    world = world_with(approval="Manual", trigger={**NIGHTLY, "cooldown": "5h"})
+    world = cluster_with(1, approval="Manual", trigger={**NIGHTLY, "cooldown": "5h"})
     assert world.status.plan is None or world.status.plan.approval is None
     found = ask(world)
     assert (found.outcome, found.reason) == (RequestOutcome.ACCEPTED, "ApprovalPending")
@@ -219,7 +197,7 @@ def test_approval_stands_and_the_plan_outlives_scans_without_it() -> None:
     world.annotate(approve=plan.hash)
     world.rest()
     assert len(world.jobs) == 1
-    finish_all(world)
+    world.work_off()
     world.logs["/ra/0"].groups.append("0000000000000009.segment")
     assert ask(world, "second").reason == "ApprovalPending", "in the cooldown, which the request passes over"
     world.restart()
@@ -233,10 +211,10 @@ def test_approval_stands_and_the_plan_outlives_scans_without_it() -> None:
 
 
 def test_once_its_plan_is_approved_schedule_and_cooldown_count_again() -> None:
-    world = world_with(approval="Manual", trigger={**NIGHTLY, "cooldown": "5h"})
+    world = cluster_with(1, approval="Manual", trigger={**NIGHTLY, "cooldown": "5h"})
     world.annotate(approve=ask(world).plan)
     world.rest()
-    finish_all(world)
+    world.work_off()
     world.logs["/ra/0"].groups.append("0000000000000009.segment")
     world.add_log("/ra/later")
     world.pass_time(1300)
@@ -253,7 +231,7 @@ def scan_of(world: PlainCluster) -> RequestStatus:
 
 
 def test_a_scan_brings_figures_and_no_plan() -> None:
-    world = world_with(logs=0, trigger={"interval": "20m"})
+    world = cluster_with(0, trigger={"interval": "20m"})
     world.add_log("/ra/new")
     looks = world.readings
     world.annotate(scan="first")
@@ -269,7 +247,7 @@ def test_a_scan_brings_figures_and_no_plan() -> None:
 
 
 def test_a_scan_and_a_run_are_one_scan() -> None:
-    world = world_with(trigger=NIGHTLY)
+    world = cluster_with(1, trigger=NIGHTLY)
     looks = world.readings
     world.annotate(scan="s", run_now="r")
     world.rest()
@@ -286,7 +264,7 @@ def test_a_request_survives_a_crash_at_every_step(manual: bool) -> None:
     """The answer is written once all is decided: whatever was done before, the next coordinator finds it."""
     steps = 0
     for step in range(1, 40):
-        world = world_with(trigger=NIGHTLY, logs=3, approval="Manual" if manual else "Auto")
+        world = cluster_with(3, trigger=NIGHTLY, approval="Manual" if manual else "Auto")
         world.annotate(run_now="first")
         crashed = False
         for _ in range(6):
@@ -324,6 +302,9 @@ def test_on_hold_nothing_is_planned_or_started_and_everything_says_why() -> None
     assert condition is not None
     assert (condition.status, condition.reason) == ("True", "Held")
     assert "since 2027-01-15T08:00:00Z by ada: the bucket moves" in condition.message
+    waiting = world.status.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.since, waiting.message) == ("Held", HOLD.since, HOLD.said)
     found = ask(world)
     assert (found.outcome, found.reason) == (RequestOutcome.REFUSED, "Held")
     world.hold = None
@@ -331,8 +312,27 @@ def test_on_hold_nothing_is_planned_or_started_and_everything_says_why() -> None
     assert len(world.jobs) == 1
 
 
+def test_a_policy_that_needs_a_person_says_so_on_hold_as_well() -> None:
+    world = cluster_with(1, limits={"maxAttempts": 1})
+    world.announce()
+    world.rest()
+    (running,) = world.in_state(JobState.IN_PROGRESS)
+    world.report(running, outcome="Failed", reason="StoreUnreadable")
+    world.rest()
+    world.hold = HOLD
+    world.rest()
+    condition = get_condition(world.status.conditions, "Ready")
+    assert condition is not None
+    assert condition.status == "False", "a hold must not hide it"
+    assert world.status.waiting is not None
+    assert (world.status.waiting.reason, world.status.waiting.message) == ("Held", HOLD.said)
+    world.hold = None
+    world.rest()
+    assert world.status.waiting is None or world.status.waiting.reason != "Held"
+
+
 def test_what_runs_ends_by_itself_and_what_waits_says_so() -> None:
-    world = world_with(logs=3, limits={"maxConcurrentJobs": 1})
+    world = cluster_with(3, limits={"maxConcurrentJobs": 1})
     world.announce()
     world.rest()
     (running,) = world.in_state(JobState.IN_PROGRESS)
@@ -350,7 +350,7 @@ def test_what_runs_ends_by_itself_and_what_waits_says_so() -> None:
 
 
 def test_a_drain_stops_workers_with_their_jobs_which_go_on_later_uncharged() -> None:
-    world = world_with()
+    world = cluster_with(1)
     world.announce()
     world.rest()
     (running,) = world.in_state(JobState.IN_PROGRESS)
@@ -367,7 +367,7 @@ def test_a_drain_stops_workers_with_their_jobs_which_go_on_later_uncharged() -> 
 
 
 def test_nothing_is_deleted_on_hold() -> None:
-    world = world_with(logs=0)
+    world = cluster_with(0)
     swept = []
     run = world._run_store_task
     world._run_store_task = lambda task: (swept.append(task.task.value), run(task))[1]  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from support.endpoints import SECRET
 from support.processes.operators import ACCOUNT, OperatorFleet
 from tools.servers.etcd import LocalEtcd
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.apiserver
 
 WRONG = "the-password-of-yesterday"
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.participants.reports import Report
 from support.catalogs.etcd_members import Members
 from support.catalogs.participants import Script, answer, raw_server, report, report_answer, says
@@ -19,7 +20,7 @@ from support.cluster.by_kubectl import Cluster, Object
 from support.cluster.orders import TOKEN_SECRET, Orders, orders
 from support.processes.operators import ACCOUNT, OperatorFleet
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.apiserver
 
 HOUR = 3_600_000
 PORT = 7811
@@ -131,19 +132,26 @@ def test_a_clock_that_is_off_partitions_that_are_missing_and_a_restart(
     assert "after its next checkpoint" in process["message"]
     assert process["outcome"] == "Aborted"
     assert catalog.history()[0] == last - 1
-    b.act("begin-checkpoint")
-    b.act("finish-checkpoint")
+
+    def checkpointed(done: Callable[[], bool]) -> Callable[[], bool]:
+        """A checkpoint publishes the minimum that the process had when it began: none before a round has sent one, or
+        that of an earlier round.
+        """
+
+        def look() -> bool:
+            b.act("begin-checkpoint")
+            b.act("finish-checkpoint")
+            return done()
+
+        return look
+
+    (partition,) = b.report()["partitions"]
+    assert int(partition["minimum"]) == UNDEFINED
+    eventually(checkpointed(lambda: int(b.report()["partitions"][0]["minimum"]) != UNDEFINED), "b to publish a minimum")
     catalog.await_pin("LowWatermark", "b", earliest=last - 1)
     b.act("move-watermark", timestamp=int(b.report()["clock"]))
     earliest = max(catalog.versions) - 1
-
-    def published() -> bool:
-        """A checkpoint publishes the minimum of a round before it, which may be older than the last versions."""
-        b.act("begin-checkpoint")
-        b.act("finish-checkpoint")
-        return catalog.history()[0] == earliest
-
-    eventually(published, f"history to begin with version {earliest}")
+    eventually(checkpointed(lambda: catalog.history()[0] == earliest), f"history to begin with version {earliest}")
     catalog.await_cut(earliest)
 
 

@@ -19,13 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from support.catalogs.etcd_members import Members
 from support.catalogs.participants import ParticipantProcess
+from support.clocks import PATIENCE_SECONDS
 from support.cluster.by_kubectl import Cluster, objects_of
 from support.cluster.control_plane import ControlPlane, account
 from support.cluster.orders import COMPONENT, Orders, orders
 from support.faults.proxies import Network, TcpProxy
 from support.processes.operators import ACCOUNT, OperatorFleet
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.apiserver
 
 OPERATOR = "compaction-operator"
 USERS = "orders"
@@ -164,7 +165,7 @@ def test_tokens_of_others_come_in_nowhere(accounts: Accounts, catalog: Orders, c
 
 def ask(one: ParticipantProcess, token: str) -> int:
     """The status of its answer to a caller with this token."""
-    connection = http.client.HTTPConnection(one.host, one.port, timeout=60)
+    connection = http.client.HTTPConnection(one.host, one.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", "/v1/report", headers={"Authorization": f"Bearer {token}"})
         return connection.getresponse().status

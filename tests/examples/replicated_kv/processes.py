@@ -16,11 +16,10 @@ from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.members import Address, local_members, member_command
 from replicated_kv.messages import Status
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 
 NAMES = ("a", "b", "c")
 SMALL = ("--snapshot-every", "300", "--wal-bytes", "100000", "--segment-entries", "128")
-PATIENCE = 120.0
 
 
 @dataclass
@@ -46,11 +45,11 @@ class Cluster:
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
         assert process.send(signal.SIGKILL)
-        assert wait_gone(process, timeout=PATIENCE)
+        assert wait_gone(process, timeout=PATIENCE_SECONDS)
 
     def stop(self) -> None:
         for process in self.running.values():
-            process.stop(patience=PATIENCE)
+            process.stop(patience=PATIENCE_SECONDS)
         self.running.clear()
 
     def log(self, name: str) -> Path:

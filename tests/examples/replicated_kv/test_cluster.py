@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compaction.local.processes.process import wait_gone
-from examples.replicated_kv.processes import NAMES, PATIENCE, cluster, run
+from examples.replicated_kv.processes import NAMES, cluster, run
 from replicated_kv.client import Client
 from replicated_kv.errors import CommandError
 from replicated_kv.machine import Command
 from replicated_kv.workload import Workload, difference
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.timing import at_depth
 
 
@@ -42,9 +42,9 @@ def compared(client: Client, workload: Workload) -> None:
 
 
 def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) -> None:
-    with cluster(tmp_path) as kv, Client(kv.members, timeout=PATIENCE) as client:
+    with cluster(tmp_path) as kv, Client(kv.members, timeout=PATIENCE_SECONDS) as client:
         kv.start(*NAMES)
-        workload = Workload(kv.members, keys=200, value_bytes=256, pause=0.01, timeout=PATIENCE)
+        workload = Workload(kv.members, keys=200, value_bytes=256, pause=0.01, timeout=PATIENCE_SECONDS)
         with under_load(workload):
             eventually(lambda: kv.status(client, "b").snapshot, "a snapshot of b", pause=0.05)
             kv.kill("b")
@@ -72,7 +72,7 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
 
 
 def test_another_leader_needs_a_higher_term_and_all_that_was_acknowledged(tmp_path: Path) -> None:
-    with cluster(tmp_path) as kv, Client(kv.members, timeout=PATIENCE) as client:
+    with cluster(tmp_path) as kv, Client(kv.members, timeout=PATIENCE_SECONDS) as client:
         kv.start("a", "b")
         client.put(b"k", b"first")
         with pytest.raises(OSError, match=r"refused"):
@@ -100,7 +100,7 @@ def test_another_leader_needs_a_higher_term_and_all_that_was_acknowledged(tmp_pa
             assert dict(client.scan(name)) == {b"k": b"second"}
         kv.kill("a")
         kv.start("a")
-        assert wait_gone(kv.running.pop("a"), timeout=PATIENCE)
+        assert wait_gone(kv.running.pop("a"), timeout=PATIENCE_SECONDS)
         assert (
             kv.log("a")
             .read_text()

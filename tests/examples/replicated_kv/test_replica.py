@@ -16,7 +16,7 @@ from replicated_kv.members import local_members
 from replicated_kv.messages import Append, Appended, Position
 from replicated_kv.promise import Promise
 from replicated_kv.replica import Limits, Replica
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 
 LIMITS = Limits(snapshot_every=10, wal_bytes=4096, segment_entries=8)
 
@@ -106,7 +106,7 @@ def test_a_promise_is_kept_and_durable(replica: Replica, tmp_path: Path) -> None
     with closing(Replica("b", tmp_path, LIMITS)) as again:
         assert again.promise == Promise(3, "c")
         again.follow(4, "b")
-        assert again.propose([Command.put(b"k", b"v")], 4).result(60) == (1, 4)
+        assert again.propose([Command.put(b"k", b"v")], 4).result(PATIENCE_SECONDS) == (1, 4)
 
 
 def test_an_installation_that_a_leader_leaves_is_no_log(replica: Replica, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_installation_that_a_leader_leaves_is_no_log(replica: Replica, tmp_pa
     send(replica, 1, put(1), put(2), commit=2)
     with closing(Replica("a", tmp_path / "a", LIMITS)) as other:
         other.follow(1, "a")
-        other.propose([Command.decode(put(number)) for number in range(1, 61)], 1).result(60)
+        other.propose([Command.decode(put(number)) for number in range(1, 61)], 1).result(PATIENCE_SECONDS)
         other.advance(60)
         eventually(lambda: other.snapshot_index, "the leader's snapshot", pause=0.01)
         with SnapshotSender(other.log, term=1, transfer=1) as sender:

@@ -150,9 +150,7 @@ async def played(
     root.mkdir()
     connection = load_connection(kubeconfig)
     async with ApiClient(connection) as client, ApiClient(connection) as other:
-        objects = ObjectLauncher(
-            client, BACKENDS, namespace=namespace, default_image="w:1", monotonic=lambda: SPEED * monotonic()
-        )
+        objects = ObjectLauncher(client, BACKENDS, namespace=namespace, monotonic=lambda: SPEED * monotonic())
         bench = Bench(client, namespace, AutoLauncher(ProcessLauncher(place), objects, in_pod=True), place, root)
         cluster = Cluster(other, namespace, launcher, root, first=nothing_happens)
         await bench.start()
@@ -220,7 +218,9 @@ def policy_of(
     volume: bool = True,
     store: dict[str, Any] | None = None,
 ) -> CompactionPolicy:
-    document = policy_object("logs", workers=workers, **({"store": store} if store is not None else {}))
+    document = policy_object(
+        "logs", workers={"image": "w:1", **workers}, **({"store": store} if store is not None else {})
+    )
     document["metadata"] |= {"namespace": namespace, "uid": "11111111-2222-3333-4444-555555555555"}
     if volume and store is None:
         document["spec"]["store"]["segmentLogs"]["volume"] = {"claimName": "segment-logs", "subPath": "ra"}

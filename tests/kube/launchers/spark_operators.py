@@ -15,7 +15,7 @@ from compaction.local.cluster.control_plane import AdminClient
 from compaction.local.processes.process import class_archives
 from compaction.worker.spark.settings import find_java, options_to_use
 from kube.launchers.kubeflow import released_operator
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.control_plane import ControlPlane
 
 DEFINITIONS = ("sparkapplications.sparkoperator.k8s.io", "sparkapplications.spark.apache.org")
@@ -34,7 +34,7 @@ def is_served(admin: AdminClient, definition: str) -> bool:
 def define(kubectl: Any, fixtures: Path) -> None:
     """Put the definitions on the server and wait until it serves them."""
     kubectl("apply", "--server-side", "-f", str(fixtures / "spark-operators"))
-    wait = ("wait", "--for=condition=Established", "--timeout=60s", "crd", *DEFINITIONS)
+    wait = ("wait", "--for=condition=Established", TIMEOUT_FLAG, "crd", *DEFINITIONS)
     # kubectl gives up at once on an object without conditions, which it has for a moment.
     eventually(lambda: kubectl(*wait, check=False).returncode == 0, "the definitions to be served")
 

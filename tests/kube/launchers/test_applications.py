@@ -30,7 +30,7 @@ from compaction.kube.launchers.pods import DRIVER_CONTAINER, SPARK_VERSION
 from compaction.kube.launchers.process import ProcessLauncher
 from kube.launchers.played_cluster import FULL, IMAGE, of_spark, request_of, terminated
 from kube.launchers.spark_operators import define
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 
 NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [LauncherType.KUBEFLOW, LauncherType.APACHE])
@@ -66,9 +66,7 @@ class Bench:
     objects: ObjectLauncher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.objects = ObjectLauncher(
-            self.client, BACKENDS, namespace=self.namespace, default_image="w:1", monotonic=lambda: self.seconds
-        )
+        self.objects = ObjectLauncher(self.client, BACKENDS, namespace=self.namespace, monotonic=lambda: self.seconds)
 
     async def launch(self, workers: dict[str, Any]) -> WorkerRef:
         return await self.objects.launch_as(self.launcher, request_of(workers, name=NAME, namespace=self.namespace))
@@ -96,7 +94,7 @@ class Bench:
         owner: dict[str, Any] | None = None,
     ) -> None:
         """Their operator makes the driver's pod, from our template, and the kubelet writes its status."""
-        body = driver_pod(request_of({}, name=NAME, namespace=self.namespace), default_image="w:1")
+        body = driver_pod(request_of({}, name=NAME, namespace=self.namespace))
         if owner is not None:
             reference = {key: owner[key] for key in ("apiVersion", "kind")}
             reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
@@ -132,7 +130,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_their_definitions_take_our_objects_and_lose_nothing(bench: Run, launcher: LauncherType, variant: str) -> None:
     async def work(b: Bench) -> None:
-        sent = BACKENDS[launcher].build(request_of(VARIANTS[variant], name=NAME, namespace=b.namespace), "w:1")
+        sent = BACKENDS[launcher].build(request_of(VARIANTS[variant], name=NAME, namespace=b.namespace))
         await b.launch(VARIANTS[variant])
         kept = await b.client.get(KINDS[launcher], NAME, namespace=b.namespace)
         assert _within(sent["spec"], kept["spec"])
@@ -284,9 +282,7 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
     async def work() -> None:
         seconds = 0.0
         async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
-            objects = ObjectLauncher(
-                client, BACKENDS, namespace=restricted, default_image="w", monotonic=lambda: seconds
-            )
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, monotonic=lambda: seconds)
             launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
 
             async def kind_of_next(name: str) -> str:
@@ -294,12 +290,12 @@ def test_auto_finds_an_operator_that_is_installed_and_one_that_is_taken_away(
                 return ref.detail
 
             assert await kind_of_next("logs-w-1") == "SparkApplication, launcher kubeflow"
-            kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+            kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", TIMEOUT_FLAG)
             seconds += 60
             assert await kind_of_next("logs-w-2") == "SparkApplication, launcher apache"
             with pytest.raises(LaunchError, match=r"does not serve sparkapplications.sparkoperator.k8s.io"):
                 await launcher.launch(request_of({"launcher": "kubeflow"}, name="logs-w-3", namespace=restricted))
-            kubectl("delete", "crd", "sparkapplications.spark.apache.org", "--timeout=60s")
+            kubectl("delete", "crd", "sparkapplications.spark.apache.org", TIMEOUT_FLAG)
             seconds += 60
             assert await kind_of_next("logs-w-4") == "Pod, launcher pod"
             define(kubectl, shared_fixtures)
@@ -316,10 +312,10 @@ def test_auto_takes_the_next_kind_when_the_offered_one_has_just_gone(
 
     async def work() -> None:
         async with ApiClient(load_connection(control_plane.kubeconfig), deadline=5) as client:
-            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w", monotonic=lambda: 0.0)
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, monotonic=lambda: 0.0)
             launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
             assert await objects.offer() == dict.fromkeys(KINDS, Availability.USABLE)
-            control_plane.kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+            control_plane.kubectl("delete", "crd", "sparkapplications.sparkoperator.k8s.io", TIMEOUT_FLAG)
             ref = await launcher.launch(request_of({}, name="logs-w-1", namespace=restricted))
             assert ref.detail == "SparkApplication, launcher apache"
             with pytest.raises(LaunchError, match=r"does not serve sparkapplications.sparkoperator.k8s.io"):
@@ -333,13 +329,13 @@ def test_auto_takes_the_next_kind_while_the_definition_of_the_offered_one_is_bei
 ) -> None:
     """An application that somebody holds keeps its definition: listed and served, but nothing new is taken."""
     kubectl, definition = control_plane.kubectl, "sparkapplications.sparkoperator.k8s.io"
-    held = BACKENDS[LauncherType.KUBEFLOW].build(request_of({}, name="held", namespace=restricted), "w")
+    held = BACKENDS[LauncherType.KUBEFLOW].build(request_of({}, name="held", namespace=restricted))
     held["metadata"]["finalizers"] = ["example.com/held"]
     kubectl("create", "-f", "-", input=json.dumps(held))
 
     async def work() -> None:
         async with ApiClient(load_connection(control_plane.kubeconfig), deadline=5) as client:
-            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w")
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted)
             launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=True)
             assert await objects.offer() == dict.fromkeys(KINDS, Availability.USABLE)
             ref = await launcher.launch(request_of({}, name="logs-w-1", namespace=restricted))
@@ -349,14 +345,14 @@ def test_auto_takes_the_next_kind_while_the_definition_of_the_offered_one_is_bei
 
     kubectl("delete", "crd", definition, "--wait=false")
     try:
-        kubectl("wait", "crd", definition, "--for=condition=Terminating", "--timeout=60s")
+        kubectl("wait", "crd", definition, "--for=condition=Terminating", TIMEOUT_FLAG)
         eventually(lambda: "is terminating" in _refusal(control_plane, held), "the server takes no more of them")
         asyncio.run(work())
     finally:
         kubectl(
             "patch", definition, "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}', namespace=restricted
         )
-        kubectl("wait", "crd", definition, "--for=delete", "--timeout=60s")
+        kubectl("wait", "crd", definition, "--for=delete", TIMEOUT_FLAG)
 
 
 def _refusal(control_plane: Any, body: Obj) -> str:
@@ -372,7 +368,13 @@ def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is
 ) -> None:
     """Discovery lists a new definition before the server answers on its path."""
     kubectl = control_plane.kubectl
-    kubectl("delete", "crd", "--ignore-not-found", "sparkapplications.sparkoperator.k8s.io", "--timeout=60s")
+    kubectl(
+        "delete",
+        "crd",
+        "--ignore-not-found",
+        "sparkapplications.sparkoperator.k8s.io",
+        TIMEOUT_FLAG,
+    )
 
     async def work() -> None:
         calls: list[ApiCall] = []
@@ -386,7 +388,7 @@ def test_a_definition_that_is_not_served_yet_is_waited_for_and_one_that_never_is
         async def launch(name: str, deadline: float) -> WorkerRef:
             connection = load_connection(control_plane.kubeconfig)
             async with ApiClient(connection, observe=observe, deadline=deadline) as client:
-                objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w")
+                objects = ObjectLauncher(client, BACKENDS, namespace=restricted)
                 request = request_of({}, name=name, namespace=restricted)
                 return await objects.launch_as(LauncherType.KUBEFLOW, request)
 
@@ -412,7 +414,7 @@ class TestBuilders:
         assert version("pyspark") == SPARK_VERSION
 
     def test_kubeflow_gets_what_it_has_fields_for(self) -> None:
-        spec = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        spec = kubeflow_application(request_of(FULL))["spec"]
         assert (spec["image"], spec["imagePullPolicy"], spec["imagePullSecrets"]) == (
             IMAGE,
             "IfNotPresent",
@@ -430,35 +432,35 @@ class TestBuilders:
 
     def test_kubeflow_is_not_told_twice(self) -> None:
         for variant in VARIANTS.values():
-            application = kubeflow_application(request_of(variant), default_image="w:1")
+            application = kubeflow_application(request_of(variant))
             assert not WRITTEN_CONF & set(application["spec"]["sparkConf"])
 
     def test_kubeflow_labels_each_pod_as_its_template_does(self) -> None:
         """It copies the application's labels over those of both templates."""
-        spec = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        spec = kubeflow_application(request_of(FULL))["spec"]
         for role in ("driver", "executor"):
             assert spec[role]["labels"] == spec[role]["template"]["metadata"]["labels"]
         assert spec["executor"]["labels"]["compaction.dev/component"] == "executor"
 
     def test_a_driver_alone_says_so_itself(self) -> None:
-        spec = kubeflow_application(request_of({}), default_image="w:1")["spec"]
+        spec = kubeflow_application(request_of({}))["spec"]
         assert spec["executor"] == {}
         assert spec["arguments"][spec["arguments"].index("--master") + 1] == "local[2]"
-        distributed = kubeflow_application(request_of(FULL), default_image="w:1")["spec"]
+        distributed = kubeflow_application(request_of(FULL))["spec"]
         assert "--master" not in distributed["arguments"]
 
     def test_the_queue_is_on_the_application_or_on_the_driver_never_on_both(self) -> None:
         label = "kueue.x-k8s.io/queue-name"
-        application = kubeflow_application(request_of(FULL), default_image="w:1")
+        application = kubeflow_application(request_of(FULL))
         assert application["metadata"]["labels"][label] == "compaction"
         assert label not in application["spec"]["driver"]["template"]["metadata"]["labels"]
-        application = apache_application(request_of(FULL), default_image="w:1")
+        application = apache_application(request_of(FULL))
         assert label not in application["metadata"]["labels"]
         templates = [application["spec"][role]["podTemplateSpec"] for role in ("driverSpec", "executorSpec")]
         assert [template["metadata"]["labels"].get(label) for template in templates] == ["compaction", None]
 
     def test_apache_gets_everything_else_as_settings_of_spark(self) -> None:
-        conf = apache_application(request_of(FULL), default_image="w:1")["spec"]["sparkConf"]
+        conf = apache_application(request_of(FULL))["spec"]["sparkConf"]
         assert conf["spark.kubernetes.container.image"] == IMAGE
         assert conf["spark.kubernetes.container.image.pullSecrets"] == "registry"
         assert conf["spark.kubernetes.authenticate.driver.serviceAccountName"] == "compaction-worker"
@@ -467,7 +469,7 @@ class TestBuilders:
 
     @pytest.mark.parametrize("build", [kubeflow_application, apache_application])
     def test_pods_are_as_ours(self, build: Callable[..., dict[str, Any]]) -> None:
-        spec = build(request_of(FULL), default_image="w:1")["spec"]
+        spec = build(request_of(FULL))["spec"]
         template = spec["driver"]["template"] if "driver" in spec else spec["driverSpec"]["podTemplateSpec"]
         (container,) = template["spec"]["containers"]
         assert container["name"] == DRIVER_CONTAINER
@@ -478,13 +480,13 @@ class TestBuilders:
 
     @pytest.mark.parametrize("build", [kubeflow_application, apache_application, driver_pod])
     def test_a_driver_gets_the_memory_it_is_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:
-        text = str(build(request_of({}, memory=4 << 30), default_image="w:1"))
+        text = str(build(request_of({}, memory=4 << 30)))
         assert "3584m" in text or str(4 << 30) in text
 
     @pytest.mark.parametrize("build", [kubeflow_application, apache_application, driver_pod])
     def test_executors_get_the_memory_they_are_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:
         workers = {"executor": {"instances": 1, "memory": "1Gi"}}
-        body = build(request_of(workers, executor_memory=4 << 30), default_image="w:1")
+        body = build(request_of(workers, executor_memory=4 << 30))
         assert body["metadata"]["annotations"]["compaction.dev/executor-memory"] == str(4 << 30)
         assert "spark.executor.memoryOverhead" in str(body)
         assert "3584m" in str(body)

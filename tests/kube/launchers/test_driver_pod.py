@@ -22,7 +22,7 @@ from support.cluster.manifests import policy_object
 
 
 def pod_of(workers: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return driver_pod(request_of(workers, **options), default_image="the-default:1")
+    return driver_pod(request_of(workers, **options))
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def conf_of(pod: dict[str, Any]) -> dict[str, str]:
 def test_a_driver_alone_needs_nothing_but_itself() -> None:
     pod = pod_of({})
     worker = container(pod)
-    assert worker["image"] == "the-default:1"
+    assert worker["image"] == "w:1"
     assert worker["args"][:2] == ["compactor", "worker"]
     assert worker["args"][worker["args"].index("--master") + 1] == "local[2]"
     assert worker["resources"] == {
@@ -162,14 +162,14 @@ def test_the_example_in_the_documentation_can_be_built(launcher: LauncherType) -
     document = policy_object() | {"spec": yaml.safe_load(example)}
     (policy,) = load_policies(yaml.safe_dump(document), source="resources.md")
     request = request_of(document["spec"]["workers"])
-    built = json.dumps(BACKENDS[launcher].build(request, ""))
+    built = json.dumps(BACKENDS[launcher].build(request))
     assert policy.spec.workers.image in built
     assert "spark-events" in built
 
 
 def test_without_any_image_there_is_advice() -> None:
-    with pytest.raises(LaunchError, match=r"set spec.workers.image, or COMPACTION_WORKER_IMAGE"):
-        driver_pod(request_of({}), default_image="")
+    with pytest.raises(LaunchError, match=r"set spec.workers.image, or defaults.workers.image in the operator's"):
+        driver_pod(request_of({"image": ""}))
 
 
 @pytest.mark.parametrize(("heap", "overhead"), [("1g", "1024m"), ("768m", "1280m"), ("1048576k", "1024m")])
@@ -189,7 +189,7 @@ def attempt(allowance: PodAllowance = PodAllowance(), **workers: Any) -> str:  #
     said = set()
     for build in (driver_pod, kubeflow_application):
         try:
-            build(request_of(EXECUTORS | workers, allowance=allowance), default_image="w:1")
+            build(request_of(EXECUTORS | workers, allowance=allowance))
             said.add("")
         except LaunchError as error:
             said.add(str(error).replace("spark-kubernetes-driver", "worker"))

@@ -18,6 +18,7 @@ from compaction.kube.client.transport import Obj
 from compaction.kube.launchers.objects import KINDS
 from kube.launchers.played_cluster import RUNNING, Cluster, played
 from kube.own_coordinator import Bench
+from support.clocks import PATIENCE_SECONDS
 
 LAUNCHERS = (LauncherType.KUBEFLOW, LauncherType.APACHE, LauncherType.POD)
 Row = Callable[[Bench, Cluster], Awaitable[None]]
@@ -73,7 +74,7 @@ async def until_it_works(b: Bench, c: Cluster) -> str:
 
     c.before_commit, c.first = hold, c.start
     await apply(b, c)
-    return await asyncio.wait_for(held, 120)
+    return await asyncio.wait_for(held, PATIENCE_SECONDS)
 
 
 def test_no_room_for_executors(play: Play) -> None:

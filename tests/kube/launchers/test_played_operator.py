@@ -89,7 +89,7 @@ async def installed(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIt
     root.mkdir()
     connection = load_connection(kubeconfig)
     async with ApiClient(connection) as client, ApiClient(connection) as other:
-        objects = ObjectLauncher(client, BACKENDS, namespace=namespace, default_image="compaction-worker:1")
+        objects = ObjectLauncher(client, BACKENDS, namespace=namespace)
         launcher = AutoLauncher(ProcessLauncher(tmp_path), objects, in_pod=False)
         played = PlayedOperator(other, namespace, root)
         operator = asyncio.create_task(played.run())

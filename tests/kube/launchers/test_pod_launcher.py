@@ -42,9 +42,7 @@ class Bench:
 
     def successor(self) -> None:
         """Another coordinator, who knows nothing yet."""
-        self.objects = ObjectLauncher(
-            self.client, BACKENDS, namespace=self.namespace, default_image="w:1", monotonic=lambda: self.seconds
-        )
+        self.objects = ObjectLauncher(self.client, BACKENDS, namespace=self.namespace, monotonic=lambda: self.seconds)
 
     async def launch(self, workers: dict[str, Any], name: str = NAME) -> WorkerRef:
         return await self.objects.launch_as(LauncherType.POD, request_of(workers, name=name, namespace=self.namespace))
@@ -297,7 +295,7 @@ def test_an_account_without_permission_for_pods_uses_what_it_may(
 
     async def work() -> None:
         async with ApiClient(load_connection(kubeconfig)) as client:
-            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted)
             processes = ProcessLauncher(tmp_path, command=lambda _request: ["true"])
             launcher = AutoLauncher(processes, objects, in_pod=False)
             ref = await launcher.launch(request_of({}, namespace=restricted))

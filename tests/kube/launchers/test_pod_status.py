@@ -20,6 +20,7 @@ from compaction.kube.launchers.pod_status import LONGEST, Sighting, ending_of, l
 from compaction.kube.launchers.pods import QUEUE_LABEL
 from compaction.worker.loop import WorkerExit
 from kube.launchers.played_cluster import NOW, pod_object, terminated, waiting
+from support.clocks import PATIENCE_SECONDS
 
 SINCE = Sighting(NOW, 30)
 
@@ -413,10 +414,10 @@ def test_the_hook_outlives_the_jvm_and_the_container_outlives_the_hook(tmp_path:
         hook = subprocess.run(["sh", str(SCRIPT), str(processes)], check=False, timeout=60)
         assert first.poll() is None, "the container goes on until the hook has ended"
         assert hook.returncode == 0
-        assert first.wait(timeout=60) == 42, "the JVM's exit code is the container's"
+        assert first.wait(timeout=PATIENCE_SECONDS) == 42, "the JVM's exit code is the container's"
 
 
 def test_a_container_that_is_stopped_hands_the_signal_on_and_waits(tmp_path: Path) -> None:
     with container(tmp_path) as (first, _):
         first.terminate()
-        assert first.wait(timeout=60) == 7
+        assert first.wait(timeout=PATIENCE_SECONDS) == 7

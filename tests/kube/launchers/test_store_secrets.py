@@ -50,7 +50,7 @@ def mounted(spec: Obj) -> dict[str, str]:
 
 @BUILDS
 def test_a_driver_has_both_secrets_and_its_executors_those_of_the_objects(build: Build) -> None:
-    driver, executor = specs_of(build(request_of(EXECUTORS, store=BLOCKS), default_image="w:1"))
+    driver, executor = specs_of(build(request_of(EXECUTORS, store=BLOCKS)))
     credentials = {f"{AT}/store-credentials": "store-credentials"}
     assert executor is not None
     assert mounted(driver) == credentials | {f"{AT}/store-index": "store-index"}
@@ -60,7 +60,7 @@ def test_a_driver_has_both_secrets_and_its_executors_those_of_the_objects(build:
 @BUILDS
 def test_a_secret_for_both_is_mounted_once(build: Build) -> None:
     both = {"url": "s3://b/p", "credentialsSecretName": "store", "index": {"secretName": "store", "key": "dsn"}}
-    driver, _ = specs_of(build(request_of(EXECUTORS, store={"blockStore": both}), default_image="w:1"))
+    driver, _ = specs_of(build(request_of(EXECUTORS, store={"blockStore": both})))
     assert mounted(driver) == {f"{AT}/store": "store"}
 
 
@@ -76,7 +76,7 @@ def test_certificates_of_authorities_are_in_all_pods(
     build: Build, bundle: dict[str, str], name: str, source: dict[str, Any]
 ) -> None:
     store = {"url": "s3://b/p", "index": {"secretName": "index"}, "caBundle": bundle}
-    for spec in specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1")):
+    for spec in specs_of(build(request_of(EXECUTORS, store={"blockStore": store}))):
         assert spec is not None
         [mount] = [item for item in spec["containers"][0]["volumeMounts"] if item["mountPath"] == f"{AT}/{name}"]
         assert mount["readOnly"] is True
@@ -88,7 +88,7 @@ def test_certificates_of_authorities_are_in_all_pods(
 @BUILDS
 def test_without_credentials_the_pods_own_identity_counts(build: Build) -> None:
     store = {"url": "s3://blocks/production", "index": {"secretName": "store-index"}}
-    driver, executor = specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1"))
+    driver, executor = specs_of(build(request_of(EXECUTORS, store={"blockStore": store})))
     assert executor is not None
     assert mounted(driver) == {f"{AT}/store-index": "store-index"}
     assert mounted(executor) == {}
@@ -96,7 +96,7 @@ def test_without_credentials_the_pods_own_identity_counts(build: Build) -> None:
 
 @BUILDS
 def test_beside_what_the_user_mounts(build: Build) -> None:
-    driver, executor = specs_of(build(request_of(FULL, store=BLOCKS), default_image="w:1"))
+    driver, executor = specs_of(build(request_of(FULL, store=BLOCKS)))
     assert executor is not None
     for spec in (driver, executor):
         assert mounted(spec)["/etc/certificates"] == "certificates"
@@ -105,7 +105,7 @@ def test_beside_what_the_user_mounts(build: Build) -> None:
 
 @BUILDS
 def test_a_block_store_needs_no_claim(build: Build) -> None:
-    for spec in specs_of(build(request_of(FULL, store=BLOCKS), default_image="w:1")):
+    for spec in specs_of(build(request_of(FULL, store=BLOCKS))):
         assert spec is not None
         assert not [item for item in spec["volumes"] if "persistentVolumeClaim" in item]
         assert all(item["mountPath"] for item in spec["containers"][0]["volumeMounts"])
@@ -113,7 +113,7 @@ def test_a_block_store_needs_no_claim(build: Build) -> None:
 
 @BUILDS
 def test_segment_logs_need_no_secret(build: Build) -> None:
-    for spec in specs_of(build(request_of(EXECUTORS), default_image="w:1")):
+    for spec in specs_of(build(request_of(EXECUTORS))):
         assert spec is not None
         assert mounted(spec) == {}
 
@@ -146,7 +146,7 @@ def test_no_pod_has_a_secret_that_is_not_for_its_policy(
 
     async def work() -> None:
         async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
-            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted)
             with pytest.raises(LaunchError, match=says):
                 await objects.launch_as(LauncherType.POD, request_of(workers, name=NAME, namespace=restricted))
             assert (await client.list(PODS, namespace=restricted)).items == ()
@@ -164,9 +164,9 @@ def test_a_real_api_server_takes_the_objects_as_they_are(
 
     async def work() -> None:
         async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
-            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted)
             await objects.launch_as(launcher, request)
-            for number, spec in enumerate(specs_of(BACKENDS[launcher].build(request, "w:1"))):
+            for number, spec in enumerate(specs_of(BACKENDS[launcher].build(request))):
                 if spec is None:
                     continue
                 name = f"copy-{number}"

@@ -16,11 +16,12 @@ from compaction.errors import ApiUnavailableError, ForbiddenError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.kube.client.transport import ApiCall
-from compaction.kube.errors import KindsNotServedError, MissingPermissionsError
+from compaction.kube.errors import KindsNotServedError, MissingPermissionsError, OlderDefinitionsError
 from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight
 from compaction.kube.replica.runtime import Health, LoopHeartbeat, ProbeServer, ProbeServerError
+from support.clocks import PATIENCE_SECONDS
 from support.cluster.manifests import block_policy_object, policy_object
 
 AWAY, REFUSED = ApiUnavailableError("away"), MissingPermissionsError("refused")
@@ -56,6 +57,15 @@ def test_patience_ends() -> None:
 
 def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
     assert not preflight.StartupPatience().bears(REFUSED, ready=True)
+
+
+def test_definitions_of_this_version_may_be_about_to_come() -> None:
+    """An operator and its definitions are applied together, in any order."""
+    clock = Clock()
+    patience = preflight.StartupPatience(settling=15.0, clock=clock)
+    assert patience.bears(OlderDefinitionsError("older"), ready=True)
+    clock.now += 15
+    assert not patience.bears(OlderDefinitionsError("older"), ready=True)
 
 
 def test_a_server_that_is_not_ready_is_waited_for_also_by_the_first_that_asks_it() -> None:
@@ -176,7 +186,7 @@ def server(health: Health, metrics: Metrics) -> Iterator[ProbeServer]:
 
 
 def get(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS)
     try:
         connection.request(method, path)
         response = connection.getresponse()

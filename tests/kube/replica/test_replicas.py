@@ -26,6 +26,7 @@ from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.replica.operator import SWITCH_SECONDS, coordinator_lease
 from compaction.leases.election import ElectionSettings
 from compaction.leases.elector import Elector
+from support.clocks import PATIENCE_SECONDS
 
 REPLICA = Path(__file__).with_name("replica.py")
 STOPPED, DEADMAN, LOST = 0, 70, 75
@@ -79,7 +80,7 @@ class Replicas:
 
 
 def wait_for(condition: Callable[[], object], replicas: Replicas) -> None:
-    ending = time.monotonic() + 90
+    ending = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > ending:
             logs = "\n".join(f"--- {name}\n{replicas.log(name)}" for name in replicas.processes)
@@ -137,7 +138,7 @@ def test_exactly_one_leads_standbys_come_and_go_and_a_killed_leader_is_replaced(
     standby = replicas.start("c")
     replicas.until_standing_by("c")
     standby.send_signal(signal.SIGTERM)
-    assert standby.wait(timeout=60) == STOPPED, replicas.log("c")
+    assert standby.wait(timeout=PATIENCE_SECONDS) == STOPPED, replicas.log("c")
     assert replicas.lease()["holderIdentity"] == "a"
 
     replicas.processes["a"].send_signal(signal.SIGKILL)
@@ -181,7 +182,7 @@ def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_ac
     replicas.until_leader("b")
     assert not any(line.startswith("a ") for line in replicas.lines()[asleep:])
     os.kill(replicas.processes["a"].pid, signal.SIGCONT)
-    assert replicas.processes["a"].wait(timeout=60) in (DEADMAN, LOST), replicas.log("a")
+    assert replicas.processes["a"].wait(timeout=PATIENCE_SECONDS) in (DEADMAN, LOST), replicas.log("a")
     woken = [line for line in replicas.lines()[asleep:] if line.startswith("a ")]
     assert not any("reconcile" in line and "leader=True" in line for line in woken), woken
     assert_last_words(replicas, "a")
@@ -190,7 +191,7 @@ def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_ac
     # Asked to stop: it ends in order and hands over.
     wait_for(lambda: any(line.startswith("b 1 reconcile p") for line in replicas.lines()), replicas)
     replicas.processes["b"].send_signal(signal.SIGTERM)
-    assert replicas.processes["b"].wait(timeout=60) == STOPPED, replicas.log("b")
+    assert replicas.processes["b"].wait(timeout=PATIENCE_SECONDS) == STOPPED, replicas.log("b")
     assert replicas.lines()[-1] == "b 1 stop"
     spec = replicas.lease()
     assert (spec.get("holderIdentity"), spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("", 1, 1)
@@ -205,7 +206,7 @@ def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_ac
         "patch", "lease", "compaction-coordinator", "--type=merge", "-p", '{"spec":{"holderIdentity":"thief"}}',
         namespace=replicas.namespace,
     )  # fmt: skip
-    assert replicas.processes["c"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("c")
+    assert replicas.processes["c"].wait(timeout=PATIENCE_SECONDS) in (LOST, DEADMAN), replicas.log("c")
     assert_last_words(replicas, "c")
     assert replicas.lease()["holderIdentity"] == "thief"
 

@@ -29,7 +29,7 @@ from compaction.storage.adapter import open_store
 from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.blocks.block_commands import BlockCommands, block, in_folder, policy_file
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.object_stores import S3
 from tools.servers.postgres import PostgresServer
 
@@ -249,7 +249,7 @@ class Watched:
 
     def stop(self) -> None:
         self.watch.stop()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
 
@@ -323,10 +323,10 @@ def test_a_watch_that_is_stopped_gives_the_blocks_back(
 
     def wait(assignment: Assignment) -> None:
         reached.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE_SECONDS)
 
     watched = begin(watch_policy(tmp_path / "policy.yaml", blocks), wait)
-    assert reached.wait(60)
+    assert reached.wait(PATIENCE_SECONDS)
     with blocks.opened() as store:
         assert len(store.open_jobs()) == 1
     watched.watch.stop()

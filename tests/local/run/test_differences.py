@@ -41,6 +41,7 @@ from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.errors import EngineLostError, EngineStartError, TaskCancelledError
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.blocks.block_commands import BlockCommands, in_folder, policy_file
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import content
 
 Opening = Callable[[], AbstractContextManager[JobRunner]]
@@ -346,18 +347,18 @@ def test_cancelled_tasks_do_not_begin_and_running_ones_are_waited_for() -> None:
 
     def wait(name: str) -> None:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE_SECONDS)
         done.append(name)
 
     with ThreadEngine(1) as engine:
         running = engine.submit(wait, "running", tag="a")
         waiting = engine.submit(done.append, "waiting", tag="a")
         other = engine.submit(done.append, "other", tag="b")
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_SECONDS)
         canceller = threading.Thread(target=engine.cancel, args=("a",))
         canceller.start()
         go.set()
-        canceller.join(60)
+        canceller.join(PATIENCE_SECONDS)
         assert not canceller.is_alive()
         assert running.done()
         with pytest.raises(TaskCancelledError):
@@ -371,12 +372,12 @@ def test_what_has_not_begun_at_the_end_never_does() -> None:
 
     def wait(name: str) -> None:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(PATIENCE_SECONDS)
 
     with ThreadEngine(1) as engine:
         engine.submit(wait, "running", tag="a")
         left = engine.submit(double, 1, tag="a")
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_SECONDS)
         threading.Timer(0.05, go.set).start()
     with pytest.raises(CancelledError):
         left.result()

@@ -258,6 +258,43 @@ def test_dry_run_changes_nothing_and_has_a_reason_for_everything(
     assert data["plan"]["gainBytes"] == sum(job["gainBytes"] for job in data["jobs"])
 
 
+def test_two_versions_of_a_file_are_compared_without_changing_anything(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text(policy_text(root))
+    new.write_text(policy_text(root, thresholds={"debtSegments": 10}, trigger={"schedule": "0 2 29 2 *"}, suspend=True))
+    before = sorted(str(path) for path in root.rglob("*"))
+
+    def compare(*more: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["run", "-f", str(new), "--dry-run", "--against", str(old), *more])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    (found,) = json.loads(compare("-o", "json"))
+    assert sorted(str(path) for path in root.rglob("*")) == before
+    assert [change["field"] for change in found["changes"]] == [
+        "spec.suspend",
+        "spec.store.segmentLogs.thresholds.debtSegments",
+        "spec.trigger.schedule",
+    ]
+    assert (found["policy"], found["file"], found["inForce"]["begins"]["reason"]) == ("logs", str(new), "Due")
+    assert found["proposed"]["begins"]["reason"] == "Suspended"
+    assert found["proposed"]["begins"]["message"].count(";") == 1, "the schedule stands in the way as well"
+    assert 0 < found["proposed"]["plan"]["jobs"] < found["inForce"]["plan"]["jobs"]
+    gone = found["inForce"]["plan"]["gainBytes"] - found["proposed"]["plan"]["gainBytes"]
+    assert sum(row["inForce"]["gainBytes"] for row in found["differences"]) == gone
+    assert {row["proposed"]["reason"] for row in found["differences"]} == {"BelowThreshold"}
+    shown = compare()
+    assert "spec.trigger.schedule" in shown
+    assert "\nProposed: spec.suspend is true; the next plan is made " in shown
+    assert main(["run", "-f", str(new), "--against", str(old)]) == 2
+    old.write_text("spec: [")
+    assert main(["run", "-f", str(new), "--dry-run", "--against", str(old)]) == 2
+    assert f"{old}: not valid YAML" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -309,6 +346,10 @@ def test_the_command_with_spark(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in first.stderr
     assert {job["verified"] for job in data["jobs"]} == {"equal"}
     assert data["bytesReclaimed"] > 0
+    assert data["cpuSeconds"] > 0
+    assert all(job["usage"]["driverCpuSeconds"] > 0 for job in data["jobs"])
+    (damaged,) = [job for job in data["jobs"] if job["state"] == "Faulty"]
+    assert damaged["usage"]["executorCpuSeconds"] > 0, "what fails costs as well"
     assert {log: content(log) for log in before} == before
     table = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert table.returncode == 1

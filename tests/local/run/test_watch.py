@@ -32,7 +32,7 @@ from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.adapter import StoreAdapter, open_store
 from compaction.worker.errors import EngineLostError, EngineStartError
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import exit_code
 from support.cluster.manifests import policy_object
 from support.processes.worker_ports import ThreadEngine
@@ -103,7 +103,7 @@ class Watched:
 
     def stop(self) -> None:
         self.watch.stop()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
     def told(self, reason: str) -> list[News]:
@@ -228,7 +228,7 @@ def test_stopping_ends_running_jobs_before_their_next_commit(root: Path, begin: 
         eventually(lease.should_stop, "the stop to reach the job", pause=0.01)
 
     watched = begin(wrap=lambda runner: Hooked(runner, wait_for_the_end))
-    assert entered.wait(60)
+    assert entered.wait(PATIENCE_SECONDS)
     watched.stop()
     assert watched.told("Succeeded") == []
     assert content(log) == before
@@ -384,7 +384,7 @@ def ended_by(signum: int, root: Path, tmp_path: Path, said: str) -> Any:
             eventually(lambda: "the policy stays as it was" in errors.read_text(), "the broken file to be told")
         finally:
             process.send_signal(signum)
-        stdout, _ = process.communicate(timeout=120)
+        stdout, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors.read_text()
     assert "Traceback" not in errors.read_text()
     assert list(scratch.iterdir()) == []

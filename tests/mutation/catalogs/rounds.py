@@ -277,7 +277,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a snapshot is saved with the token of the round before",
         promise=_FENCING,
-        file="catalogs/compaction/reconcile.py",
+        file="catalogs/compaction/round_status.py",
         old='        changes["fencing_token"] = found.token\n',
         new='        changes["fencing_token"] = max(1, found.token - 1)\n',
         killers=_TEST_ROUNDS,

@@ -42,6 +42,7 @@ from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from compaction.segments.system.system import LogSystem
+from support.clocks import PATIENCE_SECONDS
 from support.segments.ra_owner import META, WAL, dets_header, killed, running, stopped
 from support.segments.segment_logs import content, leftovers, regular, write_wal
 
@@ -282,17 +283,15 @@ def test_missing_entries_are_an_error_where_no_write_ahead_log_holds_them(holey:
 
 # The logs of an owner that follows compactions are compacted while it runs; of any other evidence, none counts.
 
-WAIT = 120.0
-
 
 def written(system: LogSystem) -> Path:
     """A log with a segment, and live entries that are in the write-ahead log alone."""
     log = system.open_log("a")
-    log.append([LogEntry(index, 1, b"entry %d" % index) for index in range(1, 9)]).result(WAIT)
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
-    log.append([LogEntry(index, 1, b"entry %d" % index) for index in range(9, 13)]).result(WAIT)
-    log.snapshot(10, 1, b"\x83j", LiveSet.parse("2,9-10")).result(WAIT)
+    log.append([LogEntry(index, 1, b"entry %d" % index) for index in range(1, 9)]).result(PATIENCE_SECONDS)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
+    log.append([LogEntry(index, 1, b"entry %d" % index) for index in range(9, 13)]).result(PATIENCE_SECONDS)
+    log.snapshot(10, 1, b"\x83j", LiveSet.parse("2,9-10")).result(PATIENCE_SECONDS)
     return log.directory
 
 

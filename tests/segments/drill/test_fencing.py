@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from compaction.cli.main import main
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import Cluster, apply, bind
 from support.processes.operators import descendants, still_alive
 
@@ -70,7 +70,7 @@ class Drill:
 
     def run(self) -> subprocess.CompletedProcess[str]:
         with self.start() as process:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE_SECONDS)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def break_with(self, patch: str) -> None:
@@ -142,7 +142,7 @@ def test_interrupted_it_takes_everything_along(drill: Drill, number: signal.Sign
     with drill.start(lease=300) as process:
         family = stopped_attempt(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err.strip()) == (130, "interrupted"), out
     assert still_alive(family, seconds=60) == []
     drill.assert_nothing_left()
@@ -158,7 +158,7 @@ def test_a_background_job_of_a_shell_hears_the_interrupt_too(drill: Drill) -> No
     with process:
         family = stopped_attempt(process)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err.strip()) == (130, "interrupted"), out
     assert still_alive(family, seconds=60) == []
     drill.assert_nothing_left()
@@ -180,7 +180,7 @@ def test_a_lease_deleted_by_somebody_is_no_verdict(drill: Drill) -> None:
         [attempt] = stopped_attempt(process)
         for lease in drill.leases():
             drill.cluster.delete(f"lease/{lease}")
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1
     assert err.startswith("error: ")
     assert "not found" in err

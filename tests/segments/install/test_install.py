@@ -27,8 +27,8 @@ from compaction.segments.system.installs import Install
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem
 from compaction.segments.writer import SegmentWriter
+from support.clocks import PATIENCE_SECONDS
 
-WAIT = 120.0
 STATE = b"\x83j"
 
 
@@ -37,8 +37,8 @@ def entries(first: int, last: int, term: int = 1) -> list[LogEntry]:
 
 
 def flush(system: LogSystem) -> None:
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
 
 
 class Pair:
@@ -48,7 +48,7 @@ class Pair:
         self.root = root
         self.leading = LogSystem(root / "leader")
         self.following = LogSystem(root / "follower")
-        self.leader.append(entries(1, 24, term=2)).result(WAIT)
+        self.leader.append(entries(1, 24, term=2)).result(PATIENCE_SECONDS)
         self.snapshot(20, "3,12-13,20")
 
     @property
@@ -60,7 +60,7 @@ class Pair:
         return self.following.open_log("log")
 
     def snapshot(self, index: int, live: str) -> None:
-        self.leader.snapshot(index, 2, STATE, LiveSet.parse(live)).result(WAIT)
+        self.leader.snapshot(index, 2, STATE, LiveSet.parse(live)).result(PATIENCE_SECONDS)
 
     def install(self, applied: int | None) -> None:
         install_snapshot(self.leader, self.follower, term=2, transfer=1, applied=applied)
@@ -102,7 +102,7 @@ def check_installed(pair: Pair, held: list[LogEntry]) -> None:
         assert log.indexes() == Seq.from_indexes(entry.index for entry in held)
         assert log.row.live == LiveSet.parse("3,12-13,20")
     for index in (21, 22):
-        pair.follower.append(entries(index, index, term=3)).result(WAIT)
+        pair.follower.append(entries(index, index, term=3)).result(PATIENCE_SECONDS)
         assert pair.follower.read(range(99)) == [*held, *entries(21, index, term=3)]
         pair.restart()
         assert pair.follower.read(range(99)) == [*held, *entries(21, index, term=3)]
@@ -118,8 +118,8 @@ def check_installed(pair: Pair, held: list[LogEntry]) -> None:
 def test_the_follower_holds_the_live_entries_and_the_snapshot(pair: Pair, tail: int, flushed: bool) -> None:
     """`tail`: where the follower's log ends, all but 5 entries of it never committed and of an older term."""
     if tail:
-        pair.follower.append(entries(1, 5, term=2)).result(WAIT)
-        pair.follower.append(entries(6, tail)).result(WAIT)
+        pair.follower.append(entries(1, 5, term=2)).result(PATIENCE_SECONDS)
+        pair.follower.append(entries(6, tail)).result(PATIENCE_SECONDS)
     if flushed:
         flush(pair.following)
     pair.install(applied=5 if tail else None)
@@ -131,8 +131,8 @@ def test_the_follower_holds_the_live_entries_and_the_snapshot(pair: Pair, tail: 
 def test_a_tail_does_not_come_back_when_no_entry_has_to_be_sent(pair: Pair, truncated: bool, flushed: bool) -> None:
     """Nothing that is written hides it: neither one that the owner has truncated before."""
     pair.snapshot(23, "3")
-    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
-    pair.follower.append(entries(6, 40)).result(WAIT)
+    pair.follower.append(entries(1, 5, term=2)).result(PATIENCE_SECONDS)
+    pair.follower.append(entries(6, 40)).result(PATIENCE_SECONDS)
     if flushed:
         flush(pair.following)
     if truncated:
@@ -142,7 +142,7 @@ def test_a_tail_does_not_come_back_when_no_entry_has_to_be_sent(pair: Pair, trun
         act()
         assert pair.follower.last == LogPosition(23, 2)
         assert pair.follower.read(range(99)) == entries(3, 3, 2)
-    pair.follower.append(entries(24, 24, term=3)).result(WAIT)
+    pair.follower.append(entries(24, 24, term=3)).result(PATIENCE_SECONDS)
     for act in (pair.restart, lambda: flush(pair.following), pair.restart):
         act()
         assert pair.follower.read(range(99)) == [*entries(3, 3, 2), *entries(24, 24, term=3)]
@@ -153,8 +153,8 @@ def test_the_last_entry_has_the_term_of_the_snapshot_while_the_entry_that_it_rep
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.snapshot(23, "3")
-    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
-    pair.follower.append(entries(6, 40)).result(WAIT)
+    pair.follower.append(entries(1, 5, term=2)).result(PATIENCE_SECONDS)
+    pair.follower.append(entries(6, 40)).result(PATIENCE_SECONDS)
     monkeypatch.setattr(SegmentWriter, "_next", lambda _self: None)
     pair.restart()
     pair.install(applied=5)
@@ -165,7 +165,7 @@ def test_the_last_entry_has_the_term_of_the_snapshot_while_the_entry_that_it_rep
 
 def test_a_log_that_holds_the_entry_of_the_snapshot_keeps_what_follows(pair: Pair) -> None:
     """It matches the sender's up to there, so nothing needs to be sent but the snapshot."""
-    pair.follower.append(entries(1, 23, term=2)).result(WAIT)
+    pair.follower.append(entries(1, 23, term=2)).result(PATIENCE_SECONDS)
     pair.install(applied=5)
     for act in (lambda: None, pair.restart, lambda: flush(pair.following), pair.restart):
         act()
@@ -179,11 +179,11 @@ def test_a_log_that_holds_the_entry_of_the_snapshot_keeps_what_follows(pair: Pai
 def test_an_installation_that_ends_early_leaves_the_log_as_it_was_up_to_its_base(
     pair: Pair, sent: int, restarted: bool, flushed: bool
 ) -> None:
-    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    pair.follower.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
     install = pair.begin(applied=10)
     assert install.base == 10
     for before, index in [(10, 12), (12, 13)][:sent]:
-        install.write(entries(index, index, 2)[0], before).result(WAIT)
+        install.write(entries(index, index, 2)[0], before).result(PATIENCE_SECONDS)
     install.chunk(b"x")
     if flushed:
         flush(pair.following)
@@ -195,7 +195,7 @@ def test_an_installation_that_ends_early_leaves_the_log_as_it_was_up_to_its_base
         assert pair.follower.read(range(99)) == entries(1, 10, 2)
         flush(pair.following)
         pair.restart()
-    pair.follower.append(entries(11, 11, term=4)).result(WAIT)
+    pair.follower.append(entries(11, 11, term=4)).result(PATIENCE_SECONDS)
     pair.restart()
     assert pair.follower.read(range(99)) == [*entries(1, 10, 2), *entries(11, 11, 4)]
     pair.install(applied=11)
@@ -205,9 +205,9 @@ def test_an_installation_that_ends_early_leaves_the_log_as_it_was_up_to_its_base
 def test_entries_that_are_flushed_beside_an_open_installation_stay(pair: Pair) -> None:
     """After an aborted one, whose cut goes with that flush; the new one has written nothing yet."""
     aborted = pair.begin()
-    aborted.write(entries(3, 3, 2)[0], None).result(WAIT)
+    aborted.write(entries(3, 3, 2)[0], None).result(PATIENCE_SECONDS)
     aborted.abort()
-    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
+    pair.follower.append(entries(1, 5, term=2)).result(PATIENCE_SECONDS)
     assert pair.begin(applied=5).base == 5
     flush(pair.following)
     pair.restart()
@@ -220,15 +220,15 @@ def test_entries_that_are_flushed_beside_an_open_installation_stay(pair: Pair) -
 @pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
 def test_a_snapshot_without_all_its_live_entries_is_not_published(pair: Pair, flushed: bool) -> None:
     """An entry that did not arrive is never taken for dead, and never for the one that the log holds in its place."""
-    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
-    pair.follower.append(entries(11, 19)).result(WAIT)
+    pair.follower.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
+    pair.follower.append(entries(11, 19)).result(PATIENCE_SECONDS)
     if flushed:
         flush(pair.following)
     install = pair.begin(applied=10)
     install.write(entries(13, 13, 2)[0], 10)
     install.chunk(encode_indexes(LiveSet.parse("3,12-13,20")) + pair.data)
     with pytest.raises(InstallIncompleteError, match="2 live entries are missing, the first one is index 12"):
-        install.finish().result(WAIT)
+        install.finish().result(PATIENCE_SECONDS)
     install.abort()
     assert pair.follower.row.snapshot_index is None
     assert pair.follower.read(range(99)) == entries(1, 10, 2)
@@ -247,7 +247,7 @@ def test_a_snapshot_whose_files_are_damaged_is_not_published(pair: Pair) -> None
         install = pair.begin(index=index)
         install.chunk(stream)
         with pytest.raises(InvalidInstallError, match=error):
-            install.finish().result(WAIT)
+            install.finish().result(PATIENCE_SECONDS)
         install.abort()
     assert pair.follower.last is None
     pair.install(applied=None)
@@ -256,7 +256,7 @@ def test_a_snapshot_whose_files_are_damaged_is_not_published(pair: Pair) -> None
 
 def test_an_open_installation_keeps_other_writes_out(pair: Pair) -> None:
     log = pair.follower
-    log.append(entries(1, 10, term=2)).result(WAIT)
+    log.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
     install = pair.begin(applied=10)
     for act in (
         lambda: log.append(entries(11, 11)),
@@ -273,7 +273,7 @@ def test_an_open_installation_keeps_other_writes_out(pair: Pair) -> None:
         install.chunk(bytes(10_000))
     install.abort()
     install.abort()
-    assert log.append(entries(11, 11)).result(WAIT) == LogPosition(11, 1)
+    assert log.append(entries(11, 11)).result(PATIENCE_SECONDS) == LogPosition(11, 1)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_an_installation_that_contradicts_the_log_is_refused(
     pair: Pair, applied: int | None, index: int, message: str
 ) -> None:
     log = pair.follower
-    log.append(entries(1, 10, term=2)).result(WAIT)
-    log.snapshot(8, 2, STATE, LiveSet.parse("3")).result(WAIT)
+    log.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
+    log.snapshot(8, 2, STATE, LiveSet.parse("3")).result(PATIENCE_SECONDS)
     with pytest.raises(WriteRefusedError, match=message):
         pair.begin(applied=applied, index=index)
     assert log.read(range(99)) == [*entries(3, 3, 2), *entries(9, 10, 2)]
@@ -315,7 +315,7 @@ def test_a_snapshot_is_published_after_its_entries_are_durable(pair: Pair, monke
     for before, index in ((None, 3), (3, 12), (12, 13), (13, 20)):
         install.write(entries(index, index, 2)[0], before)
     install.chunk(encode_indexes(LiveSet.parse("3,12-13,20")) + pair.data)
-    install.finish().result(WAIT)
+    install.finish().result(PATIENCE_SECONDS)
     assert order[-1] == "published"
     assert set(order[:-1]) == {"synced"}
     monkeypatch.undo()
@@ -323,7 +323,7 @@ def test_a_snapshot_is_published_after_its_entries_are_durable(pair: Pair, monke
 
 
 def test_a_system_that_closes_while_a_snapshot_arrives_forgets_it(pair: Pair) -> None:
-    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    pair.follower.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
     install = pair.begin(applied=10)
     install.write(entries(12, 12, 2)[0], 10)
     install.chunk(b"x")
@@ -338,7 +338,7 @@ def test_a_system_that_closes_while_a_snapshot_arrives_forgets_it(pair: Pair) ->
 
 def test_a_storage_that_refuses_keeps_the_log_as_it_was(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the snapshot is published the installation can be aborted; while it is, the disk decides."""
-    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    pair.follower.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
     indexes = encode_indexes(LiveSet.parse("3"))
 
     def refuse(*_: object) -> None:
@@ -350,7 +350,7 @@ def test_a_storage_that_refuses_keeps_the_log_as_it_was(pair: Pair, monkeypatch:
         with monkeypatch.context() as patch:
             patch.setattr(fs, call, refuse)
             with pytest.raises(StoreIOError, match="No space left"):
-                install.finish().result(WAIT)
+                install.finish().result(PATIENCE_SECONDS)
         assert pair.follower.read(range(99)) == entries(1, 10, 2)
         if stays:
             install.abort()
@@ -367,8 +367,8 @@ def test_a_storage_that_refuses_keeps_the_log_as_it_was(pair: Pair, monkeypatch:
 
 def test_a_log_whose_cut_cannot_be_read_is_kept_closed(pair: Pair) -> None:
     """Where the log ends would be a guess."""
-    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
-    pair.begin(applied=10).write(entries(12, 12, 2)[0], 10).result(WAIT)
+    pair.follower.append(entries(1, 10, term=2)).result(PATIENCE_SECONDS)
+    pair.begin(applied=10).write(entries(12, 12, 2)[0], 10).result(PATIENCE_SECONDS)
     path = pair.follower.directory / CUT_FILE
     pair.following.close()
     data = path.read_bytes()

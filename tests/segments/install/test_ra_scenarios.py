@@ -23,9 +23,9 @@ from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import compact_log, live_set
 
-WAIT = 120.0
 LIMITS = SystemLimits(segments=NewSegments(max_count=16))
 COMPACTION = SegmentLimits(max_entries=16)
 LIVE = LiveSet.parse("3,10-12,17,20-60,90")
@@ -36,8 +36,8 @@ def entries(first: int, last: int, term: int = 1) -> list[LogEntry]:
 
 
 def flush(system: LogSystem) -> None:
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def leading(tmp_path: Path) -> Iterator[LogSystem]:
     """Its log has 120 entries, and a snapshot at 100 with 47 live ones."""
     with LogSystem(tmp_path / "leader", limits=LIMITS) as system:
         log = system.open_log("log")
-        log.append(entries(1, 120)).result(WAIT)
-        log.snapshot(100, 1, b"\x83j", LIVE).result(WAIT)
+        log.append(entries(1, 120)).result(PATIENCE_SECONDS)
+        log.snapshot(100, 1, b"\x83j", LIVE).result(PATIENCE_SECONDS)
         yield system
 
 
@@ -76,7 +76,7 @@ def live_entries(leader: Log) -> list[LogEntry]:
 
 
 def test_snapshot_installation_with_live_indexes(leader: Log, follower: Log) -> None:
-    follower.append(entries(1, 15)).result(WAIT)
+    follower.append(entries(1, 15)).result(PATIENCE_SECONDS)
     snapshot = install_snapshot(leader, follower, term=1, transfer=1, applied=15)
     assert snapshot == follower.newest_snapshot
     assert follower.read(range(200)) == live_entries(leader)
@@ -95,7 +95,7 @@ def test_append_after_snapshot_installation_with_live_indexes(
         follower.append(entries(102, 102))
     with pytest.raises(WriteRefusedError, match="index 100 is not above"):
         follower.append(entries(100, 100))
-    follower.append(leader.read(range(101, 121))).result(WAIT)
+    follower.append(leader.read(range(101, 121))).result(PATIENCE_SECONDS)
     for _ in range(2):
         assert follower.read(range(200)) == leader.read(range(200))
         flush(following)
@@ -108,7 +108,7 @@ def test_snapshot_installation_overtakes_written(leader: Log, follower: Log) -> 
     """Entries wait in the queue while the installation begins: they are acknowledged later, and no part of the log."""
     futures = [follower.append(entries(index, index + 9, term=9)) for index in range(1, 150, 10)]
     install_snapshot(leader, follower, term=9, transfer=1, applied=None)
-    assert [future.result(WAIT).index for future in futures] == list(range(10, 151, 10))
+    assert [future.result(PATIENCE_SECONDS).index for future in futures] == list(range(10, 151, 10))
     assert follower.last == follower.last_written == LogPosition(100, 1)
     assert follower.read(range(200)) == live_entries(leader)
 
@@ -116,9 +116,9 @@ def test_snapshot_installation_overtakes_written(leader: Log, follower: Log) -> 
 def test_concurrent_snapshot_install_and_compaction(leader: Log, follower: Log, following: LogSystem) -> None:
     """A major compaction runs while a snapshot is installed, and what died then goes in the one after it."""
     install_snapshot(leader, follower, term=1, transfer=1, applied=None)
-    follower.append(leader.read(range(101, 111))).result(WAIT)
+    follower.append(leader.read(range(101, 111))).result(PATIENCE_SECONDS)
     flush(following)
-    leader.snapshot(118, 1, b"\x83j", LiveSet.parse("3,20,50-60,90,110")).result(WAIT)
+    leader.snapshot(118, 1, b"\x83j", LiveSet.parse("3,20,50-60,90,110")).result(PATIENCE_SECONDS)
     receiver = SnapshotReceiver(follower, term=1)
     with SnapshotSender(leader, term=1, transfer=2, limits=SendLimits(chunk_bytes=16, window=1)) as sender:
         messages = sender.start()
@@ -143,7 +143,7 @@ def test_concurrent_snapshot_install_and_compaction(leader: Log, follower: Log, 
 
 def test_sparse_write_resend(leader: Log, follower: Log, following: LogSystem) -> None:
     """A write of the installation gets lost before the write-ahead log: the gap is found, and filled."""
-    follower.append(entries(1, 2)).result(WAIT)
+    follower.append(entries(1, 2)).result(PATIENCE_SECONDS)
     queue = following._wal.queue
     put, lost = queue.put_reserved, []
 
@@ -166,11 +166,11 @@ def test_sparse_write_resend(leader: Log, follower: Log, following: LogSystem) -
 
 def test_sparse_write_after_reset(leader: Log, follower: Log) -> None:
     """Aborted, and begun again from further down."""
-    follower.append(entries(1, 15)).result(WAIT)
+    follower.append(entries(1, 15)).result(PATIENCE_SECONDS)
     for applied in (15, 10, 2):
         install = follower.begin_install(100, 1, applied=applied, indexes_bytes=1, data_bytes=1)
         assert install.base == applied
-        install.write(leader.read([17])[0], applied).result(WAIT)
+        install.write(leader.read([17])[0], applied).result(PATIENCE_SECONDS)
         with pytest.raises(WriteRefusedError, match="follows 2, but the log's last index is 17"):
             install.write(leader.read([20])[0], 2)
         install.abort()
@@ -194,7 +194,7 @@ def test_receive_snapshot_is_interrupted(
     """At every message: what was written is no part of the log, and the next attempt succeeds."""
     limits = SendLimits(batch=16, chunk_bytes=64, window=1)
     system, follower = following, following.open_log("log")
-    follower.append(entries(1, 15)).result(WAIT)
+    follower.append(entries(1, 15)).result(PATIENCE_SECONDS)
     done, stop_after = False, 0
     transfer = 0
     while not done:
@@ -243,7 +243,7 @@ def test_a_newer_snapshot_overtakes(leader: Log, follower: Log, phase: SenderPha
         messages, replaced = sender.start(), False
         while messages:
             if sender.state.phase is phase and not replaced:
-                leader.snapshot(110, 1, b"\x83j", newer).result(WAIT)
+                leader.snapshot(110, 1, b"\x83j", newer).result(PATIENCE_SECONDS)
                 replaced = True
             answers = [answer for message in messages for answer in receiver.receive(message, applied=None)]
             messages = [message for answer in answers for message in sender.receive(answer)]

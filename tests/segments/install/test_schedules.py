@@ -22,10 +22,10 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.faults.power_loss import Recorder
 from support.timing import examples
 
-WAIT = 120.0
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=11), segments=NewSegments(max_count=8), rolled_files=1, snapshot_grace=0.0
 )
@@ -73,7 +73,7 @@ class Members:
     def lead(self, count: int) -> None:
         last = self.leader.last
         first = 1 if last is None else last.index + 1
-        self.leader.append([entry(index, self.term) for index in range(first, first + count)]).result(WAIT)
+        self.leader.append([entry(index, self.term) for index in range(first, first + count)]).result(PATIENCE_SECONDS)
 
     def snapshot(self) -> None:
         """Of the leader: at any index above the last one, with any of its entries alive."""
@@ -83,7 +83,7 @@ class Members:
         index = self.random.randint(first, self.leader.last.index)
         held = [i for i in self.leader.indexes(0, index) if self.random.random() < 0.5]
         state = b"\x83m\x00\x00\x00\x50" + self.random.randbytes(80)
-        self.leader.snapshot(index, self.term, state, LiveSet.from_indexes(held)).result(WAIT)
+        self.leader.snapshot(index, self.term, state, LiveSet.from_indexes(held)).result(PATIENCE_SECONDS)
 
     def follow(self) -> None:
         """The follower gets what the leader still has, in order, and a tail that it never had from it."""
@@ -99,7 +99,7 @@ class Members:
         first = 1 if self.applied is None else self.applied + 1
         found = self.leader.read(range(first, first + count)) if count else []
         if [item.index for item in found] == list(range(first, first + len(found))) and found:
-            self.follower.append(found).result(WAIT)
+            self.follower.append(found).result(PATIENCE_SECONDS)
             self.applied = found[-1].index
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ class Members:
 
     def flush(self) -> None:
         system = self.random.choice([self.leading, self.following])
-        system.roll().result(WAIT)
-        assert system.drain(WAIT)
+        system.roll().result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
 
     def act(self) -> None:
         often = [self.deliver] * 24 + [self.resend] * 4 + [self.lose, self.flush, self.flush, self.snapshot, self.send]
@@ -180,7 +180,7 @@ class Members:
         self.lead(3)
         assert self.leader.last is not None
         live = LiveSet.from_indexes([i for i in self.leader.indexes() if i % 3])
-        self.leader.snapshot(self.leader.last.index, self.term, b"\x83j", live).result(WAIT)
+        self.leader.snapshot(self.leader.last.index, self.term, b"\x83j", live).result(PATIENCE_SECONDS)
         self.lead(3)
         self.send()
         assert self.sender is not None

@@ -39,6 +39,7 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import content
 
 LIVE = LiveSet.parse("1,9,17,25,33,41,49,57")
@@ -362,8 +363,8 @@ def test_a_reader_beside_a_flush_leaves_nothing_behind(tmp_path: Path, monkeypat
         log = system.open_log("log")
         logs.append(log)
         for begin in range(0, 200, 20):
-            log.append(entries[begin : begin + 20]).result(60)
-        system.roll().result(60)
+            log.append(entries[begin : begin + 20]).result(PATIENCE_SECONDS)
+        system.roll().result(PATIENCE_SECONDS)
         assert system.drain(60)
         assert not log.waiting
         assert log.read(range(1, 201)) == entries

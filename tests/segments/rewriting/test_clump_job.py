@@ -31,6 +31,7 @@ from compaction.segments.system.compactions import OwnerCompaction
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer import NewSegments
 from compaction.worker.errors import LeaseLostError
+from support.clocks import PATIENCE_SECONDS
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.segments.log_owners import live_payloads, under_the_maps
 from support.segments.segment_logs import leftovers
@@ -188,8 +189,6 @@ def test_an_attempt_that_is_replaced_while_it_commits(log: Path, engine: ThreadE
 
 # A job on a log whose owner follows compactions and goes on writing, taking snapshots and deleting beside it.
 
-WAIT = 120.0
-
 
 def entries(first: int, last: int) -> list[LogEntry]:
     return [LogEntry(index, 1, b"entry %d " % index * 5) for index in range(first, last + 1)]
@@ -209,23 +208,23 @@ class Owner(FakeLease):
         super().ensure_held()
         assert self.system is not None
         log = self.system.open_log("a")
-        log.append(entries(self.last + 1, self.last + 4)).result(WAIT)
+        log.append(entries(self.last + 1, self.last + 4)).result(PATIENCE_SECONDS)
         self.last += 4
         if self.checks == self.deletes_at:
-            log.snapshot(48, 1, b"\x83j", LiveSet.parse("9,20,33")).result(WAIT)
-            self.system._snapshots.submit(int).result(WAIT)
-        self.system.roll().result(WAIT)
-        assert self.system.drain(WAIT)
+            log.snapshot(48, 1, b"\x83j", LiveSet.parse("9,20,33")).result(PATIENCE_SECONDS)
+            self.system._snapshots.submit(int).result(PATIENCE_SECONDS)
+        self.system.roll().result(PATIENCE_SECONDS)
+        assert self.system.drain(PATIENCE_SECONDS)
 
 
 def test_a_job_of_the_operator_and_the_owners_own_work_go_together(tmp_path: Path, engine: ThreadEngine) -> None:
     limits = SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(phase_one=False))
     with LogSystem(tmp_path / "system", limits=limits) as system:
         log = system.open_log("a")
-        log.append(entries(1, 60)).result(WAIT)
-        system.roll().result(WAIT)
-        assert system.drain(WAIT)
-        log.snapshot(40, 1, b"\x83j", LiveSet.parse("9,17,20,33")).result(WAIT)
+        log.append(entries(1, 60)).result(PATIENCE_SECONDS)
+        system.roll().result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
+        log.snapshot(40, 1, b"\x83j", LiveSet.parse("9,17,20,33")).result(PATIENCE_SECONDS)
     with LogSystem(tmp_path / "system", limits=SystemLimits(segments=NewSegments(max_count=8))) as system:
         log = system.open_log("a")
         spec = job_spec(log.directory, limits=SegmentLimits(max_entries=8))

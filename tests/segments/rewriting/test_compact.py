@@ -32,6 +32,7 @@ from compaction.segments.rewriting.compact import compact_groups
 from compaction.segments.rewriting.kernel import partial_file
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import content, leftovers
 
 LIMITS = SegmentLimits(max_entries=64)
@@ -218,7 +219,7 @@ def test_what_is_ready_does_not_wait_long_for_others(log: Path, monkeypatch: pyt
     sizes, rewrite = commit_sizes(monkeypatch), compact.rewrite_group
 
     def late(*args: Any, **kwargs: Any) -> RewrittenGroup:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while kwargs["sources"] == groups[-1] and not sizes and time.monotonic() < deadline:
             time.sleep(0.01)
         return rewrite(*args, **kwargs)

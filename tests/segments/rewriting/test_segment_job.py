@@ -36,6 +36,7 @@ from compaction.segments.rewriting.task import failure_of
 from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
 from compaction.worker.attempt import budget_of
 from compaction.worker.errors import JobStoppedError, LeaseLostError, TaskFailedError
+from support.clocks import PATIENCE_SECONDS
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.segments.ra_owner import killed, stopped
 from support.segments.segment_logs import content, leftovers, regular
@@ -272,7 +273,7 @@ def test_stopped_worker_cancels_its_tasks(make_log: MakeLog) -> None:
     class OneStaysBehind(ThreadEngine):
         def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
             def until_cancelled(task: Any) -> Any:
-                cancelled.wait(60)
+                cancelled.wait(PATIENCE_SECONDS)
                 return work(task)
 
             return super().submit(until_cancelled if self._futures else work, task, tag=tag)
@@ -301,11 +302,11 @@ def test_log_locked_by_another_process(make_log: MakeLog, engine: ThreadEngine) 
     def hold() -> None:
         with lock.hold(directory, holder="somebody", job="else"):
             held.set()
-            release.wait(60)
+            release.wait(PATIENCE_SECONDS)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(60)
+    held.wait(PATIENCE_SECONDS)
     try:
         rewriter = SegmentRewriter(engine, holder="w", lock_timeout=0.2)
         report = rewriter.run(assignment(job_spec(directory, limits=SMALL)), FakeLease())

@@ -27,8 +27,8 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.segment_changes import SegmentChanges
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 
-WAIT = 120.0
 LIMITS = SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(phase_one=False))
 LIVE = LiveSet.parse("1,5,9,13,17,21,25,29,33,37")
 KEPT = [*LIVE, *range(41, 61)]
@@ -39,8 +39,8 @@ def entries(*indexes: int) -> list[LogEntry]:
 
 
 def flush(system: LogSystem) -> None:
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
 
 
 class Owner:
@@ -52,9 +52,9 @@ class Owner:
         self.reported: list[SegmentChanges] = []
         self.system = LogSystem(directory, limits=LIMITS, on_change=self.reported.append)
         self.log = self.system.open_log("a")
-        self.log.append(entries(*range(1, 61))).result(WAIT)
+        self.log.append(entries(*range(1, 61))).result(PATIENCE_SECONDS)
         flush(self.system)
-        self.log.snapshot(40, 1, b"\x83j", LIVE).result(WAIT)
+        self.log.snapshot(40, 1, b"\x83j", LIVE).result(PATIENCE_SECONDS)
         self.reported.clear()
 
     def compact(self) -> LogCompaction:
@@ -124,7 +124,7 @@ def test_names_that_were_swept_are_no_loss(owner: Owner, monkeypatch: pytest.Mon
 
 def test_a_segment_that_grew_is_read_with_the_old_list(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def write() -> None:
-        owner.log.append(entries(61, 62)).result(WAIT)
+        owner.log.append(entries(61, 62)).result(PATIENCE_SECONDS)
         flush(owner.system)
 
     assert read_through(owner.log, write, range(1, 61), monkeypatch) == entries(*KEPT)
@@ -134,7 +134,7 @@ def test_a_segment_that_grew_is_read_with_the_old_list(owner: Owner, monkeypatch
 
 def test_what_died_during_a_read_is_left_out_and_not_called_lost(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot_and_compact() -> None:
-        owner.log.snapshot(52, 1, b"\x83j", LiveSet.parse("1,5,21,45")).result(WAIT)
+        owner.log.snapshot(52, 1, b"\x83j", LiveSet.parse("1,5,21,45")).result(PATIENCE_SECONDS)
         owner.compact()
         owner.sweep()
 
@@ -162,14 +162,14 @@ def test_refreshes_side_by_side_never_go_back(owner: Owner) -> None:
         thread.start()
     try:
         for index in range(61, 121, 4):
-            owner.log.append(entries(*range(index, index + 4))).result(WAIT)
+            owner.log.append(entries(*range(index, index + 4))).result(PATIENCE_SECONDS)
             flush(owner.system)
             assert owner.log.state.unflushed == 0
             assert owner.log.read(range(61, 200)) == entries(*range(61, index + 4))
     finally:
         ended.set()
         for thread in threads:
-            thread.join(WAIT)
+            thread.join(PATIENCE_SECONDS)
     new = [name for change in owner.reported for name in change.new]
     assert new == sorted(set(new)), "each new segment is reported once, in order"
 
@@ -185,7 +185,7 @@ def test_a_directory_that_never_holds_still_stops_no_flush(owner: Owner, monkeyp
         return read(directory, **options)
 
     monkeypatch.setattr(segments_module, "read_segments", moving)
-    owner.log.append(entries(61, 62)).result(WAIT)
+    owner.log.append(entries(61, 62)).result(PATIENCE_SECONDS)
     flush(owner.system)
     assert left == [0]
     assert owner.log.state.unflushed == 0
@@ -198,7 +198,7 @@ def test_who_listens_cannot_stop_the_log(tmp_path: Path, caplog: pytest.LogCaptu
 
     with LogSystem(tmp_path / "system", on_change=fail) as system:
         log = system.open_log("a")
-        log.append(entries(1, 2)).result(WAIT)
+        log.append(entries(1, 2)).result(PATIENCE_SECONDS)
         flush(system)
         assert log.read([1, 2]) == entries(1, 2)
     assert "the listener has a defect" in caplog.text
@@ -222,7 +222,7 @@ class Machine:
     def put(self, key: str, value: str) -> None:
         last = self.log.last
         index = 1 if last is None else last.index + 1
-        self.log.append([LogEntry(index, 1, f"{key}={value}".encode())]).result(WAIT)
+        self.log.append([LogEntry(index, 1, f"{key}={value}".encode())]).result(PATIENCE_SECONDS)
         self.places[key] = index
 
     def append(self, payloads: Sequence[bytes]) -> list[LogPosition]:
@@ -231,7 +231,7 @@ class Machine:
         last = self.log.last
         assert last is not None
         entries = [LogEntry(last.index + 1 + n, 1, self.change(payload)) for n, payload in enumerate(payloads)]
-        self.log.append(entries).result(WAIT)
+        self.log.append(entries).result(PATIENCE_SECONDS)
         return [LogPosition(entry.index, entry.term) for entry in entries]
 
     def adopt(self, moves: Moves) -> None:
@@ -242,7 +242,7 @@ class Machine:
     def snapshot(self) -> None:
         last = self.log.last
         assert last is not None
-        self.log.snapshot(last.index, 1, b"\x83j", LiveSet.from_indexes(self.places.values())).result(WAIT)
+        self.log.snapshot(last.index, 1, b"\x83j", LiveSet.from_indexes(self.places.values())).result(PATIENCE_SECONDS)
 
     def values(self) -> dict[str, str]:
         found = {entry.index: entry.payload.decode() for entry in self.log.read(self.places.values())}
@@ -256,8 +256,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         machine = Machine(system)
         for number in range(60):
             machine.put(f"key{number}" if number % 5 == 0 else "scratch", f"value {number}")
-        system.roll().result(WAIT)
-        assert system.drain(WAIT)
+        system.roll().result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
         machine.snapshot()
         yield machine
 
@@ -272,7 +272,7 @@ def test_live_entries_lie_together_at_the_head_and_their_old_segments_are_dead(m
     assert live is not None
     assert len(live.ranges) == 1
     # Phase 1 comes after the snapshot that adopts: what held the old entries is gone.
-    machine.system._snapshots.submit(int).result(WAIT)
+    machine.system._snapshots.submit(int).result(PATIENCE_SECONDS)
     assert segment_name(1) not in regular_segments(machine.log.directory)
     assert all(claim.retired for claim in fence.read(machine.log.directory).jobs.values())
 

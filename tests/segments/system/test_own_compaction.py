@@ -32,8 +32,8 @@ from compaction.segments.system.segment_changes import SegmentChanges
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer import NewSegments
 from compaction.storage.errors import RewriteStoppedError
+from support.clocks import PATIENCE_SECONDS
 
-WAIT = 120.0
 STATE = b"\x83j"
 
 
@@ -52,16 +52,16 @@ def entries(first: int, last: int) -> list[LogEntry]:
 def filled(system: LogSystem, last: int = 60) -> Log:
     """Eight entries in each segment."""
     log = system.open_log("a")
-    log.append(entries(1, last)).result(WAIT)
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    log.append(entries(1, last)).result(PATIENCE_SECONDS)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
     return log
 
 
 def snapshot(system: LogSystem, log: Log, index: int, live: str) -> None:
     """Taken, and the log worker has done with it: the next task of its one thread is the proof."""
-    log.snapshot(index, 1, STATE, LiveSet.parse(live) if live else LiveSet.empty()).result(WAIT)
-    system._snapshots.submit(int).result(WAIT)
+    log.snapshot(index, 1, STATE, LiveSet.parse(live) if live else LiveSet.empty()).result(PATIENCE_SECONDS)
+    system._snapshots.submit(int).result(PATIENCE_SECONDS)
 
 
 def test_dead_segments_go_after_each_snapshot(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_compaction_that_goes_by_a_snapshot_before_its_owner_does_takes_nothin
             log.refresh()
             seen.extend(entry.index for entry in log.read(range(99)))
             assert not log.segments.view.state(log.row, log.waiting).missing
-            own = system.compact("a").result(WAIT)
+            own = system.compact("a").result(PATIENCE_SECONDS)
             assert own.done.failures == ()
             with pytest.raises(WriteRefusedError):
                 log.truncate(50)
@@ -152,7 +152,7 @@ def test_a_compaction_that_goes_by_a_snapshot_before_its_owner_does_takes_nothin
             data = encode_snapshot(index=70, term=1, state=STATE)
             install = log.begin_install(70, 1, applied=60, indexes_bytes=len(indexes), data_bytes=len(data))
             install.chunk(indexes + data)
-            install.finish().result(WAIT)
+            install.finish().result(PATIENCE_SECONDS)
             expected = [10, 11, 12]
         else:
             snapshot(system, log, 50, "10-12")
@@ -281,18 +281,18 @@ def test_a_call_compacts_the_log_while_it_is_written(tmp_path: Path) -> None:
         log = filled(system)
         snapshot(system, log, 40, "1,9,17,20,33")
         future = system.compact("a")
-        log.append(entries(61, 64)).result(WAIT)
-        result = future.result(WAIT)
+        log.append(entries(61, 64)).result(PATIENCE_SECONDS)
+        result = future.result(PATIENCE_SECONDS)
         assert (result.log, result.reason, result.done.failures, result.deleted) == ("a", Due.REQUESTED, (), ())
         assert [receipt.linked for receipt in result.done.receipts] == [tuple(names(2, 3, 5))]
         # Nothing in another process reads the old names any more: the grace is 0 here.
         assert (regular_segments(log.directory), segment_links(log.directory)) == (names(1, 6, 7, 8), [])
         assert [entry.index for entry in log.read(range(99))] == [1, 9, 17, 20, 33, *range(41, 65)]
-        assert system.compact("a").result(WAIT).done.receipts == ()
+        assert system.compact("a").result(PATIENCE_SECONDS).done.receipts == ()
         with pytest.raises(KeyError):
             system.compact("b")
         system.open_log("empty")
-        assert system.compact("empty").result(WAIT).done.receipts == ()
+        assert system.compact("empty").result(PATIENCE_SECONDS).done.receipts == ()
     with pytest.raises(LogClosedError):
         system.compact("a")
 
@@ -319,7 +319,7 @@ def test_a_log_is_compacted_without_being_asked(tmp_path: Path, rules: DueRules,
         snapshot(system, log, 16, "1-16")
         assert segment_links(log.directory) == []
         snapshot(system, log, 40, "1,9,17,20,33")
-        assert linked.wait(WAIT)
+        assert linked.wait(PATIENCE_SECONDS)
         assert segment_links(log.directory) == names(2, 3, 5)
         assert [entry.index for entry in log.read(range(99))] == [1, 9, 17, 20, 33, *range(41, 61)]
         reasons = {receipt.holder for receipt in fence.read(log.directory).receipts}
@@ -341,8 +341,8 @@ def test_a_timer_that_cannot_read_the_log_goes_on(
             return refresh()
 
         monkeypatch.setattr(log.segments, "refresh", fail)
-        assert failed.wait(WAIT)
-        assert system.compact("a").result(WAIT).reason is Due.REQUESTED
+        assert failed.wait(PATIENCE_SECONDS)
+        assert system.compact("a").result(PATIENCE_SECONDS).reason is Due.REQUESTED
     assert "Too many open files" in caplog.text
 
 
@@ -354,7 +354,7 @@ def test_an_owner_says_how_fast_it_compacts(tmp_path: Path, monkeypatch: pytest.
     def noted(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
         rates.append(request.bytes_per_second)
         entered.set()
-        assert go_on.wait(WAIT)
+        assert go_on.wait(PATIENCE_SECONDS)
         return compact(directory, request, should_stop=should_stop)
 
     monkeypatch.setattr(compactions_module, "compact_log", noted)
@@ -362,15 +362,15 @@ def test_an_owner_says_how_fast_it_compacts(tmp_path: Path, monkeypatch: pytest.
     with LogSystem(tmp_path / "system", limits=limits(due=rules, bytes_per_second=90_000)) as system:
         log = filled(system)
         snapshot(system, log, 40, "1,9,17,20,33")
-        assert entered.wait(WAIT)
+        assert entered.wait(PATIENCE_SECONDS)
         waiting = system.compact("a", bytes_per_second=80_000)
         assert system.compact("a") is waiting
         go_on.set()
-        waiting.result(WAIT)
-        system.compact("a").result(WAIT)
-        system.compact("a", bytes_per_second=100_000).result(WAIT)
+        waiting.result(PATIENCE_SECONDS)
+        system.compact("a").result(PATIENCE_SECONDS)
+        system.compact("a", bytes_per_second=100_000).result(PATIENCE_SECONDS)
     with LogSystem(tmp_path / "system", limits=limits()) as system:
-        system.compact("a").result(WAIT)
+        system.compact("a").result(PATIENCE_SECONDS)
     assert rates == [90_000, 80_000, 90_000, 100_000, None]
 
 
@@ -385,7 +385,7 @@ def test_closing_stops_a_compaction_that_waits_for_its_bytes(tmp_path: Path) -> 
         threading.Event().wait(0.01)
     system.close()
     with pytest.raises(RewriteStoppedError):
-        future.result(WAIT)
+        future.result(PATIENCE_SECONDS)
     assert segment_links(log.directory) == []
 
 
@@ -395,7 +395,7 @@ def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkey
 
     def slowly(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
         entered.set()
-        assert go_on.wait(WAIT)
+        assert go_on.wait(PATIENCE_SECONDS)
         return compact(directory, request, should_stop=should_stop)
 
     monkeypatch.setattr(compactions_module, "compact_log", slowly)
@@ -403,17 +403,17 @@ def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkey
     log = filled(system)
     snapshot(system, log, 40, "1,9,17,20,33")
     first = system.compact("a")
-    assert entered.wait(WAIT)
+    assert entered.wait(PATIENCE_SECONDS)
     second = system.compact("a")
     assert system.compact("a") is second, "one waits, whoever asked"
     closing = threading.Thread(target=system.close)
     closing.start()
     with pytest.raises(LogClosedError):
-        second.result(WAIT)
+        second.result(PATIENCE_SECONDS)
     go_on.set()
-    closing.join(WAIT)
+    closing.join(PATIENCE_SECONDS)
     with pytest.raises(Exception, match="was asked to stop"):
-        first.result(WAIT)
+        first.result(PATIENCE_SECONDS)
     assert segment_links(log.directory) == []
     with LogSystem(tmp_path / "system") as system:
         assert [entry.index for entry in system.open_log("a").read(range(99))] == [1, 9, 17, 20, 33, *range(41, 61)]

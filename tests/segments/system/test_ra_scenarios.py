@@ -30,9 +30,9 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.files import wal_files
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import append_random_steps, live_set, wal_records
 
-WAIT = 120.0
 STATE = b"\x83j"
 LIMITS = SystemLimits(
     segments=NewSegments(max_count=128),
@@ -46,12 +46,12 @@ def entries(first: int, last: int, term: int = 1, size: int = 0) -> list[LogEntr
 
 
 def flush(system: LogSystem) -> None:
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
 
 
 def snapshot(log: Log, index: int, live: str, term: int = 1) -> None:
-    log.snapshot(index, term, STATE, LiveSet.parse(live)).result(WAIT)
+    log.snapshot(index, term, STATE, LiveSet.parse(live)).result(PATIENCE_SECONDS)
 
 
 def stored(log: Log) -> list[int]:
@@ -94,21 +94,21 @@ def test_sparse_writes_in_several_batches_and_in_one(opened: Opened) -> None:
     _, log = opened()
     previous = None
     for entry in (LogEntry(3, 1, b"a"), LogEntry(9, 1, b"b"), LogEntry(20, 1, b"c")):
-        log.write_sparse(entry, previous).result(WAIT)
+        log.write_sparse(entry, previous).result(PATIENCE_SECONDS)
         previous = entry.index
     one_batch = [log.write_sparse(LogEntry(index, 1, b"d"), index - 5) for index in (25, 30, 35)]
-    assert [future.result(WAIT).index for future in one_batch] == [25, 30, 35]
+    assert [future.result(PATIENCE_SECONDS).index for future in one_batch] == [25, 30, 35]
     assert list(log.indexes()) == [3, 9, 20, 25, 30, 35]
 
 
 def test_sparse_writes_are_recovered(opened: Opened, directory: Path) -> None:
     _, log = opened()
-    log.write_sparse(LogEntry(5, 1, b"x"), None).result(WAIT)
-    log.write_sparse(LogEntry(50, 1, b"y"), 5).result(WAIT)
+    log.write_sparse(LogEntry(5, 1, b"x"), None).result(PATIENCE_SECONDS)
+    log.write_sparse(LogEntry(50, 1, b"y"), 5).result(PATIENCE_SECONDS)
     assert recorded(directory) == [(5, False), (50, False)]
     _, log = opened()
     assert log.read(range(99)) == [LogEntry(5, 1, b"x"), LogEntry(50, 1, b"y")]
-    log.append(entries(51, 52)).result(WAIT)
+    log.append(entries(51, 52)).result(PATIENCE_SECONDS)
     assert list(opened()[1].indexes()) == [5, 50, 51, 52]
 
 
@@ -117,19 +117,19 @@ def test_a_snapshot_truncates_implicitly_what_lies_before_its_smallest_live_inde
 ) -> None:
     """The next write at the smallest live index has the truncate flag, and recovery drops what is below."""
     _, log = opened()
-    log.append(entries(1, 5)).result(WAIT)
+    log.append(entries(1, 5)).result(PATIENCE_SECONDS)
     snapshot(log, 5, "")
-    log.append(entries(6, 7)).result(WAIT)
+    log.append(entries(6, 7)).result(PATIENCE_SECONDS)
     assert recorded(directory)[-2:] == [(6, True), (7, False)]
     assert list(opened()[1].indexes()) == [6, 7]
 
 
 def test_after_a_truncation_the_next_file_goes_on(opened: Opened) -> None:
     system, log = opened()
-    log.append(entries(1, 5)).result(WAIT)
-    system.roll().result(WAIT)
+    log.append(entries(1, 5)).result(PATIENCE_SECONDS)
+    system.roll().result(PATIENCE_SECONDS)
     snapshot(log, 5, "3")
-    log.append(entries(6, 8)).result(WAIT)
+    log.append(entries(6, 8)).result(PATIENCE_SECONDS)
     assert list(opened()[1].indexes()) == [3, 6, 7, 8]
 
 
@@ -148,7 +148,7 @@ def test_after_a_truncation_the_next_file_goes_on(opened: Opened) -> None:
 )
 def test_only_live_entries_reach_segments(opened: Opened, written: str, at: int, live: str, kept: str) -> None:
     system, log = opened()
-    log.append(entries(LiveSet.parse(written).smallest, LiveSet.parse(written).largest)).result(WAIT)
+    log.append(entries(LiveSet.parse(written).smallest, LiveSet.parse(written).largest)).result(PATIENCE_SECONDS)
     snapshot(log, at, live)
     flush(system)
     assert stored(log) == list(LiveSet.parse(kept))
@@ -157,10 +157,10 @@ def test_only_live_entries_reach_segments(opened: Opened, written: str, at: int,
 
 def test_several_ranges_with_a_snapshot(opened: Opened) -> None:
     system, log = opened()
-    log.append(entries(1, 3)).result(WAIT)
-    log.write_sparse(LogEntry(100, 1, b"x"), 3).result(WAIT)
-    log.write_sparse(LogEntry(200, 1, b"y"), 100).result(WAIT)
-    log.append(entries(201, 203)).result(WAIT)
+    log.append(entries(1, 3)).result(PATIENCE_SECONDS)
+    log.write_sparse(LogEntry(100, 1, b"x"), 3).result(PATIENCE_SECONDS)
+    log.write_sparse(LogEntry(200, 1, b"y"), 100).result(PATIENCE_SECONDS)
+    log.append(entries(201, 203)).result(PATIENCE_SECONDS)
     snapshot(log, 201, "2,200")
     flush(system)
     assert stored(log) == [2, 200, 202, 203]
@@ -168,9 +168,9 @@ def test_several_ranges_with_a_snapshot(opened: Opened) -> None:
 
 def test_overwrites_in_memory_are_written_once(opened: Opened) -> None:
     system, log = opened()
-    log.append(entries(1, 10)).result(WAIT)
-    log.append(entries(5, 7, term=2)).result(WAIT)
-    log.append(entries(7, 9, term=3)).result(WAIT)
+    log.append(entries(1, 10)).result(PATIENCE_SECONDS)
+    log.append(entries(5, 7, term=2)).result(PATIENCE_SECONDS)
+    log.append(entries(7, 9, term=3)).result(PATIENCE_SECONDS)
     flush(system)
     assert stored(log) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert [entry.term for entry in log.read(range(99))] == [1, 1, 1, 1, 2, 2, 3, 3, 3]
@@ -179,8 +179,8 @@ def test_overwrites_in_memory_are_written_once(opened: Opened) -> None:
 def test_entries_of_a_deleted_log_are_dropped_and_others_flushed(opened: Opened, directory: Path) -> None:
     system, log = opened()
     other = system.open_log("other")
-    log.append(entries(1, 3)).result(WAIT)
-    other.append(entries(1, 3)).result(WAIT)
+    log.append(entries(1, 3)).result(PATIENCE_SECONDS)
+    other.append(entries(1, 3)).result(PATIENCE_SECONDS)
     system.close()
     for path in sorted((directory / "other").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -196,7 +196,7 @@ def test_entries_of_a_deleted_log_are_dropped_and_others_flushed(opened: Opened,
 
 def test_a_corrupt_indexes_file_is_rebuilt_by_the_owner_or_refused(opened: Opened, directory: Path) -> None:
     system, log = opened()
-    log.append(entries(1, 9)).result(WAIT)
+    log.append(entries(1, 9)).result(PATIENCE_SECONDS)
     snapshot(log, 8, "2,4")
     path = next((log.directory / "snapshots").iterdir()) / INDEXES_FILE
     system.close()
@@ -211,11 +211,11 @@ def test_a_corrupt_indexes_file_is_rebuilt_by_the_owner_or_refused(opened: Opene
 
 def test_a_newer_snapshot_overtakes_and_the_older_one_goes(opened: Opened) -> None:
     _, log = opened()
-    log.append(entries(1, 20)).result(WAIT)
+    log.append(entries(1, 20)).result(PATIENCE_SECONDS)
     asked = [log.snapshot(index, 1, STATE, LiveSet.parse("2")) for index in (5, 10, 15)]
-    assert [future.result(WAIT).index for future in asked] == [5, 10, 15]
+    assert [future.result(PATIENCE_SECONDS).index for future in asked] == [5, 10, 15]
     assert log.row.snapshot_index == 15
-    log.snapshot(16, 1, STATE, LiveSet.parse("")).result(WAIT)
+    log.snapshot(16, 1, STATE, LiveSet.parse("")).result(PATIENCE_SECONDS)
     assert len(list((log.directory / "snapshots").iterdir())) <= 2
 
 
@@ -225,7 +225,7 @@ def test_a_newer_snapshot_overtakes_and_the_older_one_goes(opened: Opened) -> No
 def test_a_dangling_symlink_is_no_reason_not_to_open(opened: Opened) -> None:
     """Left of a compaction whose target was deleted before the owner started again."""
     system, log = opened()
-    log.append(entries(1, 300)).result(WAIT)
+    log.append(entries(1, 300)).result(PATIENCE_SECONDS)
     flush(system)
     system.close()
     (log.directory / "0000000000000099.segment").symlink_to("0000000000000098.segment")
@@ -235,7 +235,7 @@ def test_a_dangling_symlink_is_no_reason_not_to_open(opened: Opened) -> None:
 
 def test_a_closed_log_is_read_again_after_a_restart(opened: Opened) -> None:
     _, log = opened()
-    log.append(entries(1, 9)).result(WAIT)
+    log.append(entries(1, 9)).result(PATIENCE_SECONDS)
     log.close()
     with pytest.raises(LogClosedError):
         log.append(entries(10, 10))
@@ -248,12 +248,12 @@ def test_a_closed_log_is_read_again_after_a_restart(opened: Opened) -> None:
 def test_minor_and_major_leave_exactly_what_is_live(opened: Opened) -> None:
     """`basics` and `minor`: two dead segments go after the snapshot, the first one shrinks to its live entries."""
     system, log = opened()
-    log.append(entries(1, 128 * 4)).result(WAIT)
+    log.append(entries(1, 128 * 4)).result(PATIENCE_SECONDS)
     flush(system)
     assert len(regular_segments(log.directory)) == 4
     snapshot(log, 128 * 3, "7,9,50")
     flush(system)
-    system.compact("log").result(WAIT)
+    system.compact("log").result(PATIENCE_SECONDS)
     assert [read_segment(log.directory / name).count for name in regular_segments(log.directory)] == [3, 128]
     assert list(opened()[1].indexes()) == [7, 9, 50, *range(128 * 3 + 1, 128 * 4 + 1)]
 
@@ -261,11 +261,11 @@ def test_minor_and_major_leave_exactly_what_is_live(opened: Opened) -> None:
 def test_a_dense_segment_breaks_groups_and_names_become_links(opened: Opened) -> None:
     """`major`: every third entry is live, but for the fourth segment, which is live as a whole."""
     system, log = opened()
-    log.append(entries(1, 640)).result(WAIT)
+    log.append(entries(1, 640)).result(PATIENCE_SECONDS)
     flush(system)
     live = LiveSet.from_indexes([i for i in range(1, 513) if i % 3 == 0 or 385 <= i <= 512])
-    log.snapshot(512, 1, STATE, live).result(WAIT)
-    system.compact("log").result(WAIT)
+    log.snapshot(512, 1, STATE, live).result(PATIENCE_SECONDS)
+    system.compact("log").result(PATIENCE_SECONDS)
     assert [read_segment(log.directory / name).count for name in regular_segments(log.directory)] == [128, 128, 128]
     assert list(log.indexes()) == [*live, *range(513, 641)]
 
@@ -273,14 +273,14 @@ def test_a_dense_segment_breaks_groups_and_names_become_links(opened: Opened) ->
 def test_overwrites_keep_their_terms_through_compactions(opened: Opened) -> None:
     """`overwrite`: 1..500 of term 1, 200..700 of term 2, opened again, then minor and major at 600."""
     system, log = opened()
-    log.append(entries(1, 500)).result(WAIT)
+    log.append(entries(1, 500)).result(PATIENCE_SECONDS)
     flush(system)
-    log.append(entries(200, 700, term=2)).result(WAIT)
+    log.append(entries(200, 700, term=2)).result(PATIENCE_SECONDS)
     flush(system)
     system, log = opened()
     live = LiveSet.from_indexes(range(10, 600, 10))
-    log.snapshot(600, 2, STATE, live).result(WAIT)
-    system.compact("log").result(WAIT)
+    log.snapshot(600, 2, STATE, live).result(PATIENCE_SECONDS)
+    system.compact("log").result(PATIENCE_SECONDS)
     for _ in range(2):
         found = log.read(range(1000))
         assert [entry.index for entry in found] == [*live, *range(601, 701)]
@@ -297,15 +297,15 @@ def test_one_key_is_overwritten_ten_thousand_times(opened: Opened) -> None:
     dice, last, index = Random(5), dict.fromkeys(range(5), 0), 0
     for _ in range(10):
         batch = [LogEntry(index + 1 + n, 1, b"%d" % (index + 1 + n)) for n in range(1000)]
-        log.append(batch).result(WAIT)
+        log.append(batch).result(PATIENCE_SECONDS)
         for entry in batch:
             last[0 if dice.random() < 0.99 else dice.randrange(1, 5)] = entry.index
         index += 1000
         live = LiveSet.from_indexes(value for value in last.values() if value)
-        log.snapshot(index, 1, STATE, live).result(WAIT)
+        log.snapshot(index, 1, STATE, live).result(PATIENCE_SECONDS)
         if dice.random() < 0.5:
             flush(system)
-            system.compact("log").result(WAIT)
+            system.compact("log").result(PATIENCE_SECONDS)
         if dice.random() < 0.3:
             system, log = opened()
         assert log.read(live) == [LogEntry(item, 1, b"%d" % item) for item in live]
@@ -352,11 +352,11 @@ def test_a_log_with_a_snapshot_is_continued(
         assert read_back(log) == expected
         last, term = log.last or (0, 0)
         more = added(last + 1, 300, term + 1)
-        log.append(more).result(WAIT)
-        log.append(added(last + 51, 10, term + 2)).result(WAIT)
-        log.snapshot(last + 5, term + 1, b"\x83j", live.clip(0, 900)).result(WAIT)
-        system.roll().result(WAIT)
-        assert system.drain(WAIT)
+        log.append(more).result(PATIENCE_SECONDS)
+        log.append(added(last + 51, 10, term + 2)).result(PATIENCE_SECONDS)
+        log.snapshot(last + 5, term + 1, b"\x83j", live.clip(0, 900)).result(PATIENCE_SECONDS)
+        system.roll().result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
         after = read_back(log)
     kept = [row for row in expected if row[0] in live.clip(0, 900)]
     own = [*more[5:50], *added(last + 51, 10, term + 2)]
@@ -388,9 +388,9 @@ def test_overwritten_and_old_segments_are_continued(
         assert read_back(log) == expected
         last = log.last
         assert last is not None
-        log.append(added(last.index + 1, 40, last.term)).result(WAIT)
-        system.roll().result(WAIT)
-        assert system.drain(WAIT)
+        log.append(added(last.index + 1, 40, last.term)).result(PATIENCE_SECONDS)
+        system.roll().result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
         assert read_back(log)[: len(expected)] == expected
         assert log.indexes().last == last.index + 40
 
@@ -421,9 +421,9 @@ def test_the_random_histories_are_written_by_the_system(manifest: Manifest, tmp_
             log = system.open_log("log")
             for first, last, term in case["rounds"][0]["steps"]:
                 source = tmp_path / f"step{case['id']}"
-                log.append(_step(source, case, [first, last, term])).result(WAIT)
-            system.roll().result(WAIT)
-            assert system.drain(WAIT)
+                log.append(_step(source, case, [first, last, term])).result(PATIENCE_SECONDS)
+            system.roll().result(PATIENCE_SECONDS)
+            assert system.drain(PATIENCE_SECONDS)
             expected = [(e.index, e.term, e.payload) for e in _entries(direct)]
             assert [tuple(e) for e in log.read(log.indexes())] == expected
 

@@ -36,9 +36,9 @@ from compaction.segments.wal.codec import WriterState
 from compaction.segments.wal.files import read_stop, read_writers, wal_files
 from compaction.segments.wal.wal_log import WalLimits
 from compaction.segments.writer import NewSegments
+from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import wal_records
 
-WAIT = 120.0
 STATE = b"\x83j"
 
 
@@ -48,8 +48,8 @@ def entries(first: int, last: int, term: int = 1, size: int = 0) -> list[LogEntr
 
 def flush(system: LogSystem) -> None:
     """Everything that was appended is in segments afterwards."""
-    system.roll().result(WAIT)
-    assert system.drain(WAIT)
+    system.roll().result(PATIENCE_SECONDS)
+    assert system.drain(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def system(directory: Path) -> Iterator[LogSystem]:
 
 def test_an_acknowledged_entry_is_in_the_file_when_its_future_completes(system: LogSystem, directory: Path) -> None:
     log = system.open_log("a")
-    assert log.append(entries(1, 3)).result(WAIT) == LogPosition(3, 1)
+    assert log.append(entries(1, 3)).result(PATIENCE_SECONDS) == LogPosition(3, 1)
     assert log.last_written == log.last == LogPosition(3, 1)
     (path,) = wal_files(directory)
     assert [(r.writer, r.index, r.payload) for r in wal_records(path)] == [
@@ -77,25 +77,25 @@ def test_both_kinds_of_caller_wait_for_the_same_future(system: LogSystem) -> Non
     log = system.open_log("a")
 
     async def write() -> LogPosition:
-        return await asyncio.wait_for(asyncio.wrap_future(log.append(entries(1, 2))), WAIT)
+        return await asyncio.wait_for(asyncio.wrap_future(log.append(entries(1, 2))), PATIENCE_SECONDS)
 
     assert asyncio.run(write()) == LogPosition(2, 1)
     # What is in the log cannot be taken out again.
     assert not log.append(entries(3, 3)).cancel()
-    assert log.append(entries(4, 4)).result(WAIT) == LogPosition(4, 1)
+    assert log.append(entries(4, 4)).result(PATIENCE_SECONDS) == LogPosition(4, 1)
 
 
 def test_many_logs_written_by_many_threads_share_a_file(system: LogSystem, directory: Path) -> None:
     def write(log: Log) -> None:
         for future in [log.append(entries(index, index)) for index in range(1, 51)]:
-            future.result(WAIT)
+            future.result(PATIENCE_SECONDS)
 
     logs = [system.open_log(f"log{number}") for number in range(8)]
     threads = [threading.Thread(target=write, args=(log,)) for log in logs]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(PATIENCE_SECONDS)
     assert [log.read(range(1, 99)) for log in logs] == [entries(1, 50)] * 8
     assert len(wal_files(directory)) == 1
     flush(system)
@@ -106,14 +106,14 @@ def test_many_logs_written_by_many_threads_share_a_file(system: LogSystem, direc
 def test_entries_are_read_after_a_restart_from_the_log_and_from_segments(directory: Path) -> None:
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
         flush(system)
-        log.append(entries(11, 20, term=2)).result(WAIT)
+        log.append(entries(11, 20, term=2)).result(PATIENCE_SECONDS)
     with LogSystem(directory) as system:
         log = system.open_log("a")
         assert log.last == log.last_written == LogPosition(20, 2)
         assert log.read(range(99)) == entries(1, 10) + entries(11, 20, term=2)
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         assert [r.index for path in wal_files(directory) for r in wal_records(path)] == []
         assert log.read([1, 20]) == [*entries(1, 1), *entries(20, 20, term=2)]
         assert log.fold(lambda count, entry: count + entry.index, 0) == sum(range(1, 21))
@@ -124,17 +124,17 @@ def test_entries_are_read_after_a_restart_from_the_log_and_from_segments(directo
 def test_an_append_that_goes_back_overwrites(directory: Path, flushed: bool) -> None:
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
         if flushed:
             flush(system)
-        log.append(entries(5, 6, term=2)).result(WAIT)
+        log.append(entries(5, 6, term=2)).result(PATIENCE_SECONDS)
         expected = entries(1, 4) + entries(5, 6, term=2)
         assert log.read(range(20)) == expected
         assert (log.last, log.last_written) == (LogPosition(6, 2), LogPosition(6, 2))
     with LogSystem(directory) as system:
         log = system.open_log("a")
         assert log.read(range(20)) == expected
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         assert log.read(range(20)) == expected
         assert log.last == LogPosition(6, 2)
 
@@ -142,7 +142,7 @@ def test_an_append_that_goes_back_overwrites(directory: Path, flushed: bool) -> 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
 def test_truncation(system: LogSystem, flushed: bool) -> None:
     log = system.open_log("a")
-    log.append(entries(1, 10)).result(WAIT)
+    log.append(entries(1, 10)).result(PATIENCE_SECONDS)
     if flushed:
         flush(system)
     log.truncate(8)
@@ -154,8 +154,8 @@ def test_truncation(system: LogSystem, flushed: bool) -> None:
         log.append(entries(9, 9))
     with pytest.raises(WriteRefusedError, match="would bring entries back that were truncated: write 8 first"):
         log.write_sparse(entries(12, 12)[0], 7)
-    log.append(entries(8, 8, term=3)).result(WAIT)
-    log.write_sparse(entries(12, 12, term=3)[0], 8).result(WAIT)
+    log.append(entries(8, 8, term=3)).result(PATIENCE_SECONDS)
+    log.write_sparse(entries(12, 12, term=3)[0], 8).result(PATIENCE_SECONDS)
     flush(system)
     assert log.read(range(20)) == entries(1, 7) + entries(8, 8, term=3) + entries(12, 12, term=3)
     log.truncate(0)
@@ -169,13 +169,13 @@ def test_sparse_writes_carry_their_previous_index(directory: Path) -> None:
         log = system.open_log("a")
         previous = None
         for entry in live:
-            log.write_sparse(entry, previous).result(WAIT)
+            log.write_sparse(entry, previous).result(PATIENCE_SECONDS)
             previous = entry.index
         with pytest.raises(WriteRefusedError, match="follows 600, but the log's last index is 1777"):
             log.write_sparse(LogEntry(2000, 1, b"x"), 600)
         with pytest.raises(WriteRefusedError, match="index 1777 is not above"):
             log.write_sparse(live[-1], 1777)
-        log.append([LogEntry(1778, 1, b"next")]).result(WAIT)
+        log.append([LogEntry(1778, 1, b"next")]).result(PATIENCE_SECONDS)
     with LogSystem(directory) as system:
         log = system.open_log("a")
         assert log.read(range(2000)) == [*live, LogEntry(1778, 1, b"next")]
@@ -199,11 +199,11 @@ def test_a_refused_append_changes_nothing(
     system: LogSystem, bad: list[LogEntry], error: type[Exception], message: str
 ) -> None:
     log = system.open_log("a")
-    log.append(entries(1, 10)).result(WAIT)
+    log.append(entries(1, 10)).result(PATIENCE_SECONDS)
     with pytest.raises(error, match=message):
         log.append(bad)
     assert log.read(range(20)) == entries(1, 10)
-    assert log.append(entries(11, 11)).result(WAIT) == LogPosition(11, 1)
+    assert log.append(entries(11, 11)).result(PATIENCE_SECONDS) == LogPosition(11, 1)
 
 
 @pytest.mark.parametrize("uid", ["", ".", "..", "a/b", "../a", "x" * 201, "a\0"])
@@ -215,7 +215,7 @@ def test_an_id_is_the_name_of_one_directory(system: LogSystem, uid: str) -> None
 def test_a_write_that_got_lost_is_asked_for_once(system: LogSystem, directory: Path) -> None:
     """The write-ahead log never holds a gap, and the future of a lost write completes as well."""
     log = system.open_log("a")
-    log.append(entries(1, 2)).result(WAIT)
+    log.append(entries(1, 2)).result(PATIENCE_SECONDS)
     queue = system._wal.queue
     lost: list[object] = []
     put = queue.put_reserved
@@ -226,7 +226,7 @@ def test_a_write_that_got_lost_is_asked_for_once(system: LogSystem, directory: P
         queue.put_reserved = put  # type: ignore[method-assign]
     assert len(lost) == 1
     futures += [log.append(entries(index, index)) for index in range(5, 9)]
-    assert [future.result(WAIT).index for future in futures] == [4, 5, 6, 7, 8]
+    assert [future.result(PATIENCE_SECONDS).index for future in futures] == [4, 5, 6, 7, 8]
     (path,) = wal_files(directory)
     assert [record.index for record in wal_records(path)] == list(range(1, 9))
 
@@ -237,8 +237,8 @@ def test_a_write_that_got_lost_is_asked_for_once(system: LogSystem, directory: P
 def test_below_a_snapshot_only_live_entries_are_kept(directory: Path) -> None:
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 20)).result(WAIT)
-        snapshot = log.snapshot(15, 1, STATE, LiveSet.parse("3,7-9,15")).result(WAIT)
+        log.append(entries(1, 20)).result(PATIENCE_SECONDS)
+        snapshot = log.snapshot(15, 1, STATE, LiveSet.parse("3,7-9,15")).result(PATIENCE_SECONDS)
         assert newest_snapshot(log.directory) == snapshot
         kept = [*entries(3, 3), *entries(7, 9), *entries(15, 20)]
         assert log.read(range(99)) == kept
@@ -256,16 +256,16 @@ def test_what_was_overwritten_does_not_return_when_the_entry_that_did_it_is_dead
     """18 goes back behind 19 and 20, which are in a segment; a snapshot at 18 needs nothing of it."""
     with LogSystem(directory) as system:
         log = system.open_log("log")
-        log.append(entries(1, 20)).result(WAIT)
+        log.append(entries(1, 20)).result(PATIENCE_SECONDS)
         flush(system)
-        log.append(entries(18, 18, term=2)).result(WAIT)
+        log.append(entries(18, 18, term=2)).result(PATIENCE_SECONDS)
         if flushed == "before":
             flush(system)
-        log.snapshot(18, 2, b"state", LiveSet.parse("")).result(WAIT)
+        log.snapshot(18, 2, b"state", LiveSet.parse("")).result(PATIENCE_SECONDS)
         if flushed == "after":
             flush(system)
         assert (log.last, list(log.indexes())) == ((18, 2), [])
-        log.write_sparse(LogEntry(22, 2, b"sparse"), 18).result(WAIT)
+        log.write_sparse(LogEntry(22, 2, b"sparse"), 18).result(PATIENCE_SECONDS)
         assert list(log.indexes()) == [22]
         log.truncate(22)
     with LogSystem(directory) as system:
@@ -283,11 +283,11 @@ def test_a_tail_that_was_overwritten_does_not_come_back_behind_a_snapshot(
     """The entry that hides it is dead, the last one of the log, and gone from memory; but it is what hides it."""
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
         if flushed:
             flush(system)
-        log.append(entries(5, 6, term=2)).result(WAIT)
-        log.snapshot(6, 2, STATE, LiveSet.parse(live)).result(WAIT)
+        log.append(entries(5, 6, term=2)).result(PATIENCE_SECONDS)
+        log.snapshot(6, 2, STATE, LiveSet.parse(live)).result(PATIENCE_SECONDS)
         if flushed == 2:
             flush(system)
     kept = entries(3, 3) if live else []
@@ -295,23 +295,23 @@ def test_a_tail_that_was_overwritten_does_not_come_back_behind_a_snapshot(
         with LogSystem(directory) as system:
             log = system.open_log("a")
             if last == 7 and log.last == LogPosition(6, 2):
-                log.append(entries(7, 7, term=3)).result(WAIT)
+                log.append(entries(7, 7, term=3)).result(PATIENCE_SECONDS)
             assert log.last == log.last_written == LogPosition(last, last - 4 if last == 6 else 3)
             assert log.read(range(20)) == kept + entries(7, last, term=3)
-            assert system.drain(WAIT)
+            assert system.drain(PATIENCE_SECONDS)
             assert log.read(range(20)) == kept + entries(7, last, term=3)
 
 
 def test_entries_below_the_smallest_live_index_do_not_reach_the_file(system: LogSystem, directory: Path) -> None:
     """A snapshot while writes wait in the queue: they are acknowledged, and not written."""
     log = system.open_log("a")
-    log.append(entries(1, 10)).result(WAIT)
-    log.snapshot(10, 1, STATE, LiveSet.empty()).result(WAIT)
+    log.append(entries(1, 10)).result(PATIENCE_SECONDS)
+    log.snapshot(10, 1, STATE, LiveSet.empty()).result(PATIENCE_SECONDS)
     with pytest.raises(WriteRefusedError, match="index 10 is not above the snapshot's index 10"):
         log.append(entries(10, 10))
     with pytest.raises(WriteRefusedError, match="a truncation at 10 reaches below"):
         log.truncate(10)
-    log.append(entries(11, 12)).result(WAIT)
+    log.append(entries(11, 12)).result(PATIENCE_SECONDS)
     assert log.read(range(20)) == entries(11, 12)
     flush(system)
     assert open_log(log.directory).segments[0].idx.tolist() == [11, 12]
@@ -328,8 +328,8 @@ def test_entries_below_the_smallest_live_index_do_not_reach_the_file(system: Log
 )
 def test_a_snapshot_that_contradicts_the_log_is_refused(system: LogSystem, index: int, live: str, message: str) -> None:
     log = system.open_log("a")
-    log.append(entries(1, 10)).result(WAIT)
-    log.snapshot(5, 1, STATE, LiveSet.parse("2,4")).result(WAIT)
+    log.append(entries(1, 10)).result(PATIENCE_SECONDS)
+    log.snapshot(5, 1, STATE, LiveSet.parse("2,4")).result(PATIENCE_SECONDS)
     with pytest.raises(WriteRefusedError, match=message):
         log.snapshot(index, 1, STATE, LiveSet.parse(live))
     assert log.state.row.snapshot_index == 5
@@ -340,11 +340,11 @@ def test_a_replaced_snapshot_stays_for_the_grace(directory: Path) -> None:
     now = [1000.0]
     with LogSystem(directory, limits=SystemLimits(snapshot_grace=60), clock=lambda: now[0]) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
         names = []
         for index, moment in ((1, 0), (2, 10), (3, 69), (4, 71)):
             now[0] = 1000.0 + moment
-            log.snapshot(index, 1, STATE, LiveSet.empty()).result(WAIT)
+            log.snapshot(index, 1, STATE, LiveSet.empty()).result(PATIENCE_SECONDS)
             names.append(sorted(int(path.name[17:], 16) for path in (log.directory / "snapshots").iterdir()))
         # Snapshot 1 was replaced at 10 and goes at 71, the first snapshot 60 seconds later.
         assert names == [[1], [1, 2], [1, 2, 3], [2, 3, 4]]
@@ -354,13 +354,13 @@ def test_a_missing_live_set_is_never_taken_for_empty(directory: Path) -> None:
     """It is rebuilt by the owner, or the log is not opened; until then its entries stay, wherever they are."""
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
-        path = log.snapshot(8, 1, STATE, LiveSet.parse("2,5")).result(WAIT).path
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
+        path = log.snapshot(8, 1, STATE, LiveSet.parse("2,5")).result(PATIENCE_SECONDS).path
     (path / INDEXES_FILE).unlink()
     with LogSystem(directory) as system:
         with pytest.raises(LiveSetUnknownError):
             system.open_log("a")
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         log = system.open_log("a", rebuild_live=lambda snapshot: LiveSet.parse("2,5"))
         assert log.read(range(20)) == [*entries(2, 2), *entries(5, 5), *entries(9, 10)]
     with LogSystem(directory) as system:
@@ -370,9 +370,9 @@ def test_a_missing_live_set_is_never_taken_for_empty(directory: Path) -> None:
 def test_a_live_entry_that_is_gone_is_named(directory: Path) -> None:
     with LogSystem(directory, limits=SystemLimits(segments=NewSegments(max_count=4))) as system:
         log = system.open_log("a")
-        log.append(entries(1, 10)).result(WAIT)
+        log.append(entries(1, 10)).result(PATIENCE_SECONDS)
         flush(system)
-        log.snapshot(8, 1, STATE, LiveSet.parse("2,5")).result(WAIT)
+        log.snapshot(8, 1, STATE, LiveSet.parse("2,5")).result(PATIENCE_SECONDS)
     (log.directory / segment_name(1)).unlink()
     with LogSystem(directory) as system:
         log = system.open_log("a")
@@ -388,9 +388,9 @@ def test_files_are_rolled_by_count_and_by_size_and_flushed_in_the_background(dir
     limits = SystemLimits(wal=WalLimits(max_entries=5, max_size=400), segments=NewSegments(max_count=7))
     with LogSystem(directory, limits=limits) as system:
         log = system.open_log("a")
-        log.append(entries(1, 23)).result(WAIT)
-        log.append(entries(24, 30, size=300)).result(WAIT)
-        assert system.drain(WAIT)
+        log.append(entries(1, 23)).result(PATIENCE_SECONDS)
+        log.append(entries(24, 30, size=300)).result(PATIENCE_SECONDS)
+        assert system.drain(PATIENCE_SECONDS)
         (path,) = wal_files(directory)
         assert path.name == "0000000000000008.wal"
         assert log.read(range(99)) == entries(1, 23) + entries(24, 30, size=300)
@@ -404,14 +404,14 @@ def test_a_log_that_writes_faster_than_the_disk_waits(directory: Path, monkeypat
 
     def wait(fd: int) -> None:
         entered.set()
-        slow.wait(WAIT)
+        slow.wait(PATIENCE_SECONDS)
         sync(fd)
 
     monkeypatch.setattr(fs, "sync_data", wait)
     with LogSystem(directory, limits=SystemLimits(wal=WalLimits(queue_bytes=1000))) as system:
         log = system.open_log("a")
         futures = [log.append(entries(1, 1, size=600))]
-        assert entered.wait(WAIT)
+        assert entered.wait(PATIENCE_SECONDS)
         futures.append(log.append(entries(2, 2, size=600)))
         with pytest.raises(LogBusyError, match="600 bytes wait to be written"):
             log.append(entries(3, 3, size=600), timeout=0)
@@ -419,8 +419,8 @@ def test_a_log_that_writes_faster_than_the_disk_waits(directory: Path, monkeypat
         assert log.read(range(9)) == entries(1, 2, size=600)
         assert [future.done() for future in futures] == [False, False]
         slow.set()
-        futures.append(log.append(entries(3, 3, size=600), timeout=WAIT))
-        assert [future.result(WAIT).index for future in futures] == [1, 2, 3]
+        futures.append(log.append(entries(3, 3, size=600), timeout=PATIENCE_SECONDS))
+        assert [future.result(PATIENCE_SECONDS).index for future in futures] == [1, 2, 3]
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def test_a_log_that_writes_faster_than_the_disk_waits(directory: Path, monkeypat
 def test_nothing_is_acknowledged_after_a_sync_that_failed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LogSystem(directory) as system:
         log, other = system.open_log("a"), system.open_log("b")
-        log.append(entries(1, 3)).result(WAIT)
+        log.append(entries(1, 3)).result(PATIENCE_SECONDS)
 
         def fail(fd: int) -> None:
             raise OSError(5, "Input/output error")
@@ -437,43 +437,43 @@ def test_nothing_is_acknowledged_after_a_sync_that_failed(directory: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(fs, "sync_data", fail)
             with pytest.raises(WalFailedError, match=r"0000000000000001.wal: .* Input/output error.* open it again"):
-                log.append(entries(4, 4)).result(WAIT)
+                log.append(entries(4, 4)).result(PATIENCE_SECONDS)
         for item in (log, other):
             with pytest.raises(WalFailedError):
-                item.append(entries(4, 4)).result(WAIT)
+                item.append(entries(4, 4)).result(PATIENCE_SECONDS)
         assert log.read(range(4)) == entries(1, 3)
         assert log.last_written == LogPosition(3, 1)
     assert read_stop(directory) == {}, "what is on the disk is unknown"
     with LogSystem(directory) as system:
         log = system.open_log("a")
         assert log.read(range(1, 4)) == entries(1, 3)
-        assert log.append(entries(5 if log.last == LogPosition(4, 1) else 4, 5)).result(WAIT).index == 5
+        assert log.append(entries(5 if log.last == LogPosition(4, 1) else 4, 5)).result(PATIENCE_SECONDS).index == 5
 
 
 def test_a_flush_that_fails_keeps_the_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LogSystem(directory) as system:
         log = system.open_log("a")
-        log.append(entries(1, 9)).result(WAIT)
+        log.append(entries(1, 9)).result(PATIENCE_SECONDS)
 
         def full(fd: int, data: bytes, offset: int) -> None:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
             patch.setattr(fs, "write_at", full)
-            system.roll().result(WAIT)
+            system.roll().result(PATIENCE_SECONDS)
             with pytest.raises(FlushFailedError, match=r"0000000000000001.wal: .*No space left on device"):
-                system.drain(WAIT)
+                system.drain(PATIENCE_SECONDS)
         assert log.read(range(99)) == entries(1, 9)
         assert len(wal_files(directory)) == 2
     assert read_stop(directory) == {}
     with LogSystem(directory) as system:
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         assert system.open_log("a").read(range(99)) == entries(1, 9)
 
 
 def test_damage_stops_the_opening_and_changes_nothing(directory: Path) -> None:
     with LogSystem(directory) as system:
-        system.open_log("a").append(entries(1, 9)).result(WAIT)
+        system.open_log("a").append(entries(1, 9)).result(PATIENCE_SECONDS)
     (path,) = wal_files(directory)
     data = bytearray(path.read_bytes())
     third = list(wal_records(path))[2].offset
@@ -487,7 +487,7 @@ def test_damage_stops_the_opening_and_changes_nothing(directory: Path) -> None:
 
 def test_a_torn_last_record_of_a_killed_owner_does_not_count(directory: Path) -> None:
     with LogSystem(directory.parent / "owner") as system:
-        system.open_log("a").append(entries(1, 9)).result(WAIT)
+        system.open_log("a").append(entries(1, 9)).result(PATIENCE_SECONDS)
         shutil.copytree(system.directory, directory)
     (path,) = wal_files(directory)
     path.write_bytes(path.read_bytes()[:-1])
@@ -495,7 +495,7 @@ def test_a_torn_last_record_of_a_killed_owner_does_not_count(directory: Path) ->
         assert {tail.offset for tail in system.tails.values()} != set()
         log = system.open_log("a")
         assert log.last == LogPosition(8, 1)
-        assert log.append(entries(9, 9, term=2)).result(WAIT) == LogPosition(9, 2)
+        assert log.append(entries(9, 9, term=2)).result(PATIENCE_SECONDS) == LogPosition(9, 2)
 
 
 def test_one_process_writes_a_system(system: LogSystem, directory: Path) -> None:
@@ -507,11 +507,11 @@ def test_one_process_writes_a_system(system: LogSystem, directory: Path) -> None
 def test_records_of_a_deleted_log_are_dropped(directory: Path) -> None:
     with LogSystem(directory) as system:
         for uid in ("a", "b"):
-            system.open_log(uid).append(entries(1, 9)).result(WAIT)
+            system.open_log(uid).append(entries(1, 9)).result(PATIENCE_SECONDS)
     (directory / "a").rmdir()
     with LogSystem(directory) as system:
         assert system.uids == ["b"]
-        assert system.drain(WAIT)
+        assert system.drain(PATIENCE_SECONDS)
         assert system.open_log("b").read(range(99)) == entries(1, 9)
 
 
@@ -522,8 +522,8 @@ def test_a_closed_log_takes_no_more_entries(directory: Path) -> None:
         log.close()
         with pytest.raises(LogClosedError, match="/a: closed: the log is closed"):
             log.append(entries(3, 3))
-        other.append(entries(1, 1)).result(WAIT)
-    assert futures[0].result(WAIT) == LogPosition(2, 1)
+        other.append(entries(1, 1)).result(PATIENCE_SECONDS)
+    assert futures[0].result(PATIENCE_SECONDS) == LogPosition(2, 1)
     for act in (lambda: other.append(entries(2, 2)), lambda: other.snapshot(1, 1, STATE, LiveSet.empty())):
         with pytest.raises(LogClosedError):
             act()

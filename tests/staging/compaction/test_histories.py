@@ -339,7 +339,7 @@ class Hammer:
             self.dropped += sweep_tokens(self.repo.area, grace=SHORT_GRACE).tokens
 
 
-@pytest.mark.timeout(at_depth(short=300, deep=7200))
+@pytest.mark.timeout(at_depth(short=1800, deep=7200))
 def test_nothing_is_lost(repo: StagingRepo) -> None:
     hammer = Hammer(repo)
     with ThreadPoolExecutor(WRITERS + 3) as pool:

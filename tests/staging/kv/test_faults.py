@@ -13,6 +13,7 @@ from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.port import Presence
 from compaction.staging.kv.sql import KeyValueDatabase, SqlKeyValueStore, open_key_value_store
 from compaction.storage.errors import DatabaseUnavailableError
+from support.clocks import PATIENCE_SECONDS
 from support.faults.store_faults import Fault, Interrupted, When
 from support.staging.staging_repos import rows_of
 from tools.servers.postgres import PostgresServer
@@ -77,7 +78,7 @@ def test_one_of_many_writers_wins(kv_url: str, round_: int) -> None:
 
         def write(number: int, key: bytes = key, expected: Presence | bytes = expected) -> None:
             value = b"writer %d" % number
-            barrier.wait(30)  # noqa: B023
+            barrier.wait(PATIENCE_SECONDS)  # noqa: B023
             try:
                 stores[number % 2].set_if("p", key, value, expected)
             except PredicateFailedError:
@@ -190,7 +191,7 @@ def test_a_backend_that_is_killed_while_a_write_waits(postgres: PostgresServer, 
         connection.execute(text("SELECT 1 FROM kv WHERE partition_key = 'killed' FOR UPDATE"))
         thread.start()
         waiting = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted"
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_SECONDS
         while not postgres.execute(waiting, database=postgres_kv):
             assert time.monotonic() < until, "the write does not wait for the lock"
     thread.join()

@@ -19,6 +19,7 @@ from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge
 from compaction.staging.lakefs.planning import plan_merge
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.tree.storage import RangeStorage
+from support.clocks import PATIENCE_SECONDS
 from support.staging.lakefs_server import LakeFsServer, TooManyTriesOfServerError
 from support.timing import at_depth
 
@@ -28,18 +29,24 @@ QUICK = TokenMergeSettings(quiet=0.1, yields=0, seals=True, seal_every=0.4, grac
 
 @dataclass
 class Hammer:
-    """Threads that end together; what went wrong in one of them."""
+    """Threads that end together; what went wrong in one of them. `calm`: writers wait between their writes."""
 
     stop: threading.Event = field(default_factory=threading.Event)
+    calm: threading.Event = field(default_factory=threading.Event)
     errors: list[BaseException] = field(default_factory=list)
     writes: int = 0
     outcomes: list[TokenMergeOutcome] = field(default_factory=list)
 
-    def run(self, *bodies: Callable[[], None], seconds: float) -> None:
+    def run(self, *bodies: Callable[[], None], seconds: float, until: Callable[[], bool]) -> None:
+        """All side by side for so long, then calmly until it is so: beside a load a merger may lose each swap."""
         threads = [threading.Thread(target=self._guarded, args=(body,)) for body in bodies]
         for thread in threads:
             thread.start()
         self.stop.wait(seconds)
+        self.calm.set()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not until() and time.monotonic() < deadline and not self.stop.wait(0.1):
+            pass
         self.stop.set()
         for thread in threads:
             thread.join()
@@ -64,6 +71,8 @@ class Writer:
         self.random = random.Random(name)
 
     def __call__(self) -> None:
+        if self.hammer.calm.is_set():
+            self.hammer.stop.wait(0.5)
         key = f"{self.name}/{self.random.randrange(40):02d}"
         text = None if self.random.random() < 0.45 else f"{self.random.getrandbits(64):x}"
         while True:
@@ -92,7 +101,8 @@ def test_writers_and_commits_beside_a_merger(
     rng = random.Random(1)
 
     def commit() -> None:
-        hammer.stop.wait(rng.uniform(0.2, 0.6))
+        # Each one changes the branch, and a merge that takes longer than the time between them never wins.
+        hammer.stop.wait(30 if hammer.calm.is_set() else rng.uniform(0.2, 0.6))
         if commits and rng.random() < 0.3:
             try:
                 server.commit()
@@ -105,12 +115,15 @@ def test_writers_and_commits_beside_a_merger(
         hammer.outcomes.append(merge_branch(real, "main", QUICK))
         drop_due(real)
 
-    hammer.run(*writers, commit, merge, seconds=SECONDS)
+    def won() -> bool:
+        return any(outcome.end is MergeEnd.MERGED for outcome in hammer.outcomes)
+
+    hammer.run(*writers, commit, merge, seconds=SECONDS, until=lambda: won() and hammer.writes > 100)
     expected = {key: f"{key} committed" for key in "abcde"}
     for writer in writers:
         expected |= writer.model
     assert server.listed() == expected
-    assert [outcome for outcome in hammer.outcomes if outcome.end is MergeEnd.MERGED], "it has won no swap"
+    assert won(), "it has won no swap"
     assert hammer.writes > 100
     time.sleep(QUICK.grace)
     drop_due(real)

@@ -19,6 +19,7 @@ from compaction.staging.staged import counters as module
 from compaction.staging.staged.counters import PARTITION, Counts, SensorNudge, TokenCounters
 from compaction.staging.staged.rows import StagedTokens
 from compaction.storage.errors import DatabaseUnavailableError
+from support.clocks import PATIENCE_SECONDS
 from support.staging.staging_repos import rows_of
 
 
@@ -35,7 +36,7 @@ def quiet(kv: SqlKeyValueStore) -> TokenCounters:
 
 
 def eventually(counters: TokenCounters, token: str, expected: Counts) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_SECONDS
     while counters.read([token]).get(token) != expected:
         assert time.monotonic() < until, counters.read([token])
         time.sleep(0.01)
@@ -193,7 +194,7 @@ def test_counting_goes_on_while_the_store_is_away(kv: SqlKeyValueStore, monkeypa
     counters = TokenCounters(kv, flush_writes=4, flush_seconds=0.02)
     for _ in range(20):
         counters.count("t", writes=1)
-    assert failed.wait(30)
+    assert failed.wait(PATIENCE_SECONDS)
     with pytest.raises(DatabaseUnavailableError):
         counters.flush()
     monkeypatch.setattr(kv, "set_many", set_many)
@@ -295,12 +296,12 @@ def test_a_slow_sensor_never_blocks_a_writer(kv: SqlKeyValueStore) -> None:
 
     def slow(token: str, counts: Counts) -> None:
         called.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_SECONDS)
 
     writer = TokenCounters(kv, flush_writes=THRESHOLD, flush_seconds=10**6, nudge=SensorNudge(THRESHOLD, slow))
     for _ in range(THRESHOLD):
         writer.count("a", writes=1, tombstones=1)
-    assert called.wait(60)
+    assert called.wait(PATIENCE_SECONDS)
     for _ in range(100 * THRESHOLD):
         writer.count("a", writes=1, tombstones=1)
     go_on.set()

@@ -24,7 +24,7 @@ from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, Pa
 from compaction.catalogs.serving.messages import ReportMessage
 from compaction.catalogs.serving.server import DOCUMENT_PATH, ParticipantServer
 from compaction.serving.access import Gate
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.endpoints import SECRET, Endpoint, gate, serving
 from tools.servers.versitygw import free_port
 
@@ -80,7 +80,6 @@ def report(**changes: Any) -> Report:
 
 QUICK: Final = ("--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s", "--no-old-rows")
 """A watermark and checkpoints that follow within a second."""
-END_SECONDS: Final = 60.0
 
 
 @dataclass
@@ -139,7 +138,7 @@ class ParticipantProcess:
     def _reap(self) -> None:
         assert self.process is not None
         try:
-            self.process.wait(END_SECONDS)
+            self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -164,7 +163,7 @@ class ParticipantProcess:
         self._call("POST", "/v1/minimum", {"timestamp": str(timestamp), "token": token})
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=END_SECONDS)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_SECONDS)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

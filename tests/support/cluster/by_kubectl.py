@@ -373,6 +373,8 @@ class Answer:
 
 
 class _Terminal(io.StringIO):
+    name = "<stdin>"
+
     def isatty(self) -> bool:
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -18,15 +19,19 @@ from compaction.catalogs.compaction.observations import (
     CatalogDecision,
     CatalogMemory,
     CatalogSnapshot,
+    CutForecast,
     Delivered,
+    Forecast,
     Heard,
     LogRead,
+    PreviewRound,
     ReadLog,
     Result,
     Saved,
     SaveSnapshot,
     SendMinimum,
 )
+from compaction.catalogs.compaction.preview import forecast
 from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.errors import CatalogError
@@ -120,6 +125,21 @@ class CatalogCoordinator:
                         return decision
             decision = self.run(*results)
         return decision
+
+    def propose(self, id: str = "first", **changes: Any) -> list[PreviewRound]:
+        """A preview of the spec with these changes is asked for; the work that begins."""
+        spec = catalog_object(**self.spec)["spec"] | changes
+        self.annotations["preview"] = json.dumps({"id": id, "spec": spec})
+        return [task for task in self.run().tasks if isinstance(task, PreviewRound)]
+
+    def forecast(self, task: PreviewRound, *reports: Any) -> Forecast:
+        """What the work of the operator finds; a cut is one of 1000 bytes."""
+        heard = self.heard(*(reports or (self.idle(),)), token=1)
+        columns: list[CutForecast] = []
+        for spec, watermark in zip((task.spec, task.proposed), task.watermarks, strict=True):
+            column, cut = forecast(spec, watermark, heard, HISTORY, self.now)
+            columns.append(replace(column, bytes=0 if cut is None else 1000))
+        return Forecast(len(heard.asked), len(heard.answers), columns[0], columns[1])
 
     @property
     def ready(self) -> tuple[str, str]:

@@ -8,15 +8,16 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from compaction.local.cluster.control_plane import AdminClient, RunningControlPlane, start_control_plane
+from compaction.local.cluster.control_plane import AdminAnswer, AdminClient, RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
-from support.clocks import eventually
+from support.clocks import TIMEOUT_FLAG, eventually
 
 DEFINITIONS = Path(__file__).resolve().parents[3] / "crds"
 
@@ -58,7 +59,7 @@ def with_definitions(running: RunningControlPlane, binaries: Binaries, definitio
     """The control plane once our resource definitions are served, and discovery knows their short names."""
     plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
     plane.kubectl("apply", "--server-side", "-f", str(definitions))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(definitions))
+    plane.kubectl("wait", "--for=condition=Established", TIMEOUT_FLAG, "-f", str(definitions))
     listed = ("api-resources", "--api-group=compaction.dev", "--output=name")
     count = len(list(definitions.glob("compaction.dev_*.yaml")))
     eventually(lambda: len(plane.kubectl(*listed, check=False).stdout.split()) == count, "discovery lists them")
@@ -111,7 +112,10 @@ def uses(
             use = Use(target.get("apiGroup", ""), resource, entry["verb"])
             if f"{use.resource}.{use.group}" in FOR_EVERYBODY:
                 continue
-            (refused if entry.get("responseStatus", {}).get("code") == 403 else done).add(use)
+            code = entry.get("responseStatus", {}).get("code")
+            if code == 409:
+                continue  # another version, or a namesake: nothing was done, and nothing was judged
+            (refused if code == 403 else done).add(use)
     return frozenset(done), frozenset(refused)
 
 
@@ -138,6 +142,98 @@ def roles_of(objects: Iterable[Mapping[str, Any]], service_account: str) -> list
         if (subject["kind"], subject["name"]) == ("ServiceAccount", service_account)
     }
     return [found for found in objects if (found["kind"], found["metadata"]["name"]) in bound]
+
+
+# Everything that exists on an API server, and the part of the absent namespace controller.
+
+#: Where the API server itself writes all the time, and what.
+SERVERS_NAMESPACES = frozenset({"kube-system", "default"})
+SERVERS_BUSINESS = frozenset({"events", "leases", "ipaddresses", "endpointslices", "endpoints", "apiservices"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One resource as discovery names it; `prefix` is the path of its group and version."""
+
+    prefix: str
+    plural: str
+    namespaced: bool
+    verbs: frozenset[str]
+
+
+def kinds(plane: ControlPlane) -> list[Kind]:
+    """All that is served, in each group's preferred version."""
+    groups = plane.admin.request("GET", "/apis").json()["groups"]
+    prefixes = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    found: list[Kind] = []
+    for prefix in prefixes:
+        answer = plane.admin.request("GET", prefix)
+        resources = answer.json()["resources"] if answer.ok else []
+        found += [
+            Kind(prefix, resource["name"], resource["namespaced"], frozenset(resource["verbs"]))
+            for resource in resources
+            if "/" not in resource["name"]
+        ]
+    return found
+
+
+def everything(plane: ControlPlane) -> set[str]:
+    """`group/version/plural/namespace/name` of each object that can be listed, but for the server's own business."""
+    found: set[str] = set()
+    for kind in kinds(plane):
+        if "list" not in kind.verbs:
+            continue
+        listed = eventually(partial(_listed, plane, kind), f"{kind.plural} to be served")
+        for item in listed.json()["items"] if listed is not None and listed.ok else []:
+            namespace = item["metadata"].get("namespace", "")
+            if kind.plural not in SERVERS_BUSINESS or namespace not in SERVERS_NAMESPACES | {""}:
+                found.add(f"{kind.prefix}/{kind.plural}/{namespace}/{item['metadata']['name']}")
+    return found
+
+
+def _listed(plane: ControlPlane, kind: Kind) -> AdminAnswer | None:
+    listed = plane.admin.request("GET", f"{kind.prefix}/{kind.plural}")
+    if listed.status == 429:  # a definition that has just come is not ready yet
+        return None
+    assert listed.ok or listed.status == 404, listed.text  # one that has just gone is still in the discovery
+    return listed
+
+
+def finish_deleted_namespaces(plane: ControlPlane, *names: str) -> None:
+    """Do what the namespace controller does with namespaces that are being deleted: empty them, then let them go."""
+    for name in names:
+        for kind in kinds(plane):
+            if kind.namespaced and "deletecollection" in kind.verbs:
+                emptied = plane.admin.request("DELETE", f"{kind.prefix}/namespaces/{name}/{kind.plural}")
+                assert emptied.ok or emptied.status == 404, emptied.text
+        namespace = plane.admin.request("GET", f"/api/v1/namespaces/{name}")
+        assert namespace.ok, namespace.text
+        document = namespace.json()
+        assert document["status"]["phase"] == "Terminating", document
+        final = plane.admin.request(
+            "PUT", f"/api/v1/namespaces/{name}/finalize", document | {"spec": {"finalizers": []}}
+        )
+        assert final.ok, final.text
+
+
+def take_away(plane: ControlPlane, added: Iterable[str]) -> None:
+    """Delete these objects, as `everything` names them, whatever waits for a controller that is not here."""
+    # Namespaces last: in one that is gone nothing is changed any more, and what has a finalizer stays.
+    for item in sorted(added, key=lambda item: ("/namespaces//" in item, item)):
+        prefix, plural, namespace, name = item.rsplit("/", 3)
+        where = f"{prefix}/namespaces/{namespace}" if namespace else prefix
+        deleted = plane.admin.request("DELETE", f"{where}/{plural}/{name}")
+        if deleted.status == 404:
+            continue  # with its definition, or its namespace
+        assert deleted.ok, deleted.text
+        if plural == "namespaces":
+            finish_deleted_namespaces(plane, name)
+        elif plural != "customresourcedefinitions" and deleted.json()["metadata"].get("deletionTimestamp"):
+            # But for definitions: the API server itself deletes their objects first.
+            let_go = {"metadata": {"finalizers": None}}
+            plane.admin.request(
+                "PATCH", f"{where}/{plural}/{name}", let_go, content_type="application/merge-patch+json"
+            )
 
 
 # The manifests as a cluster gets them: rendered by the kustomize inside kubectl.

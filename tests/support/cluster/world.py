@@ -7,7 +7,7 @@ guarded writes can fail.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.job.job_status import JobReport
 from compaction.api.names import GROUP
+from compaction.api.policy.configuration import NO_DEFAULTS
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.core.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
 from compaction.core.planning.debt import ScanResult, TargetProblem
@@ -30,6 +31,8 @@ from compaction.core.reconcile.observations import (
     Moment,
     OperatorIdentity,
     PolicySnapshot,
+    PreviewScans,
+    SinkView,
     WorkerLease,
     WorkerProcess,
     frozen,
@@ -142,6 +145,11 @@ class PlainCluster:
         self.allowance = Allowance()
         self.held_by = ""
         self.hold: Hold | None = None
+        self.sink: SinkView | None = None
+        self.defaults = NO_DEFAULTS
+        self.preview: PreviewScans | None = None
+        self.previews = 0
+        self.proposed_held_by = ""
         self._steps_left: int | None = None
 
     # -- making things ----------------------------------------------------------------------------
@@ -247,6 +255,25 @@ class PlainCluster:
         )
         self.memory = store_work.ended(self.memory, StoreTask.SENSE)
 
+    def look_ahead(self, task: RunStoreTask) -> None:
+        """The scans of a preview: what the two specs select, at the same time, in a store of their own."""
+        assert self.policy is not None
+        assert task.proposed is not None
+        before, memory = (self.reading, self.readings), self.memory
+        scans = []
+        for spec in (self.policy.spec, task.proposed):
+            logs = self.logs
+            excluded = spec.store.segment_logs.exclude if spec.store.segment_logs is not None else ()
+            self.logs = {path: log for path, log in logs.items() if path.removeprefix("/ra/") not in excluded}
+            self.sense(task.quarantined)
+            assert self.reading is not None
+            scans.append(self.reading)
+            self.logs = logs
+        (self.reading, self.readings), self.memory = before, store_work.ended(memory, task.task)
+        meta = self.policy.metadata
+        self.preview = PreviewScans(task.mark, meta.uid, meta.generation, scans[0], scans[1])
+        self.previews += 1
+
     def snapshot(self) -> PolicySnapshot:
         return PolicySnapshot(
             namespace="ns",
@@ -285,6 +312,10 @@ class PlainCluster:
             allowance=self.allowance,
             held_by=self.held_by,
             hold=self.hold,
+            sink=self.sink,
+            defaults=self.defaults,
+            preview=self.preview,
+            proposed_held_by=self.proposed_held_by,
         )
 
     def _lease(self, name: str) -> JobLease | None:
@@ -330,13 +361,15 @@ class PlainCluster:
     def _run_store_task(self, task: RunStoreTask) -> None:
         if task.task is StoreTask.SENSE:
             self.look(task)
+        elif task.task is StoreTask.PREVIEW:
+            self.look_ahead(task)
         else:
             self.memory = store_work.swept(store_work.ended(self.memory, task.task), sweep_in=None, now=self.wall)
         self.wrote()
 
     def restart(self) -> None:
         """A new coordinator: no memory, no reading, silence measured afresh."""
-        self.memory, self.reading = Memory(), None
+        self.memory, self.reading, self.preview = Memory(), None, None
         for lease in self.leases.values():
             lease.changed_at = self.wall
         for worker in self.workers.values():
@@ -436,6 +469,20 @@ class PlainCluster:
         assert self.commit(job, self.leases[job].token)
         self.report(job)
 
+    def work_off(self, then: Callable[[], None] = lambda: None) -> None:
+        """Every job that waits is run, until none does. `then`: before the reports of a round of jobs are read."""
+        for _ in range(40):
+            self.announce()
+            self.rest()
+            running = self.in_state(P)
+            if not running:
+                return
+            for name in running:
+                self.finish(name)
+            then()
+            self.rest()
+        raise AssertionError("work without an end")
+
     def die(self, worker: str, *, known: bool = True) -> None:
         """A worker's process ends; its launcher notices or not."""
         self.workers[worker].process = "ended" if known else "none"
@@ -478,4 +525,13 @@ class PlainCluster:
         return GAIN * sum(len(log.commits) for log in self.logs.values())
 
 
-__all__ = ["GAIN", "Crash", "Log", "ObsoleteSource", "PlainCluster", "SimLease", "SimWorker"]
+def cluster_with(logs: int, **spec: Any) -> PlainCluster:
+    """A cluster at rest with so many logs of one group each."""
+    world = PlainCluster(**spec)
+    for number in range(logs):
+        world.add_log(f"/ra/{number}")
+    world.rest()
+    return world
+
+
+__all__ = ["GAIN", "Crash", "Log", "ObsoleteSource", "PlainCluster", "SimLease", "SimWorker", "cluster_with"]

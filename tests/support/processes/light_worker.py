@@ -65,6 +65,11 @@ def main() -> int:
 
             return super().submit(slowly, task, tag=tag)
 
+        def usage(self, tag: str) -> None:
+            """Threads of one process cannot be told apart."""
+
+        driver_peak_bytes = None
+
     worker.SparkEngine = LightEngine  # type: ignore[attr-defined,assignment]
     return cli.main(command)
 

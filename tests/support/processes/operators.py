@@ -23,14 +23,13 @@ import yaml
 
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.launchers.process import ProcessLauncher
-from support.clocks import eventually
+from support.clocks import PATIENCE_SECONDS, eventually
 from support.cluster.by_kubectl import apply, bind
 
 ROOT = Path(__file__).resolve().parents[3]
 RBAC = ROOT / "manifests" / "rbac" / "roles.yaml"
 LIGHT_OPERATOR = Path(__file__).with_name("light_operator.py")
 ACCOUNT = "operator"
-STOP_SECONDS = 30.0
 READY = "waiting to be elected"
 SERVING = re.compile(r"serving probes and metrics .*ports=\[(\d+)")
 
@@ -56,14 +55,14 @@ class OperatorProcess:
     def kill(self) -> None:
         """As a machine that loses its power: no signal handler runs."""
         self.process.kill()
-        self.process.wait(STOP_SECONDS)
+        self.process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> int:
         """Ask it to end, as kubelet does; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(STOP_SECONDS)
+                self.process.wait(PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
         return self.process.returncode

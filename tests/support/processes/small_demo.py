@@ -77,7 +77,7 @@ COMMAND = [sys.executable, "-m", "demos"]
 
 def started_in(directory: Path) -> list[ProcessId]:
     """Everything the demo has recorded as started: control plane, replicas, servers of a store."""
-    states = [read_state(directory / part) for part in ("control-plane", "operator", "servers")]
+    states = [read_state(directory / part) for part in ("control-plane", "operator", "console", "servers")]
     return [process for state in states if state is not None for process in state.processes]
 
 

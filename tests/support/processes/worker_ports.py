@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobSources, PolicyReference
-from compaction.api.job.job_status import JobReport
+from compaction.api.job.job_status import JobReport, ResourceUsage
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern, generate_log
@@ -82,6 +82,7 @@ class FakeLease:
     bytes_per_second: int | None = None
     checks: int = 0
     progress: list[int] = field(default_factory=list)
+    usage: ResourceUsage | None = None
 
     @property
     def lost(self) -> bool:
@@ -99,6 +100,9 @@ class FakeLease:
 
     def set_progress(self, percent: int) -> None:
         self.progress.append(percent)
+
+    def note_usage(self, usage: ResourceUsage) -> None:
+        self.usage = usage
 
 
 class ThreadEngine:

@@ -24,6 +24,7 @@ from compaction.staging.format.identity import frame_value
 from compaction.staging.format.table_reader import TableReader
 from compaction.staging.format.table_writer import TableWriter
 from compaction.worker.spark.settings import find_java
+from support.clocks import PATIENCE_SECONDS
 
 Record = tuple[bytes, bytes]
 
@@ -384,4 +385,4 @@ def rocksdb_tables() -> Iterator[RocksDbTables]:
             yield RocksDbTables(process.stdin, process.stdout)
         finally:
             process.stdin.close()
-            process.wait(30)
+            process.wait(PATIENCE_SECONDS)

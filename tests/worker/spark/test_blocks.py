@@ -79,7 +79,7 @@ def test_a_worker_takes_jobs_and_reads_mounted_secrets(
     worker = Worker(
         heartbeat=Heartbeat(cluster.connect(), inbox=inbox, slots=4, lease_seconds=60),
         inbox=inbox,
-        runner=RunnerOfAllKinds(spark, holder="w", secrets=DirectorySecrets(str(tmp_path))),
+        runner=RunnerOfAllKinds(spark, holder="w", secrets=DirectorySecrets(str(tmp_path)), meter=spark),
         slots=4,
         idle_seconds=0.5,
     )
@@ -89,6 +89,12 @@ def test_a_worker_takes_jobs_and_reads_mounted_secrets(
         assert report is not None
         assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "5 blocks merged into 1"), report.message
         assert content(block_store, BlockFilter(tenant=tenant)) == before[tenant]
+        used, receipt = report.usage, report.receipt
+        assert used is not None
+        assert receipt is not None
+        assert used.bytes_written == receipt.bytes_after
+        assert (used.bytes_read or 0) > receipt.bytes_after, "sources, and the output read back"
+        assert (used.executor_cpu_seconds or 0) > 0
     assert_tidy(block_store)
 
 

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,13 +21,16 @@ from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.rewriting.rewriter import SegmentRewriter
-from compaction.worker.attempt import Inbox
+from compaction.storage.pace import Pace
+from compaction.worker.attempt import Inbox, metering
 from compaction.worker.errors import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
+from compaction.worker.ports import TasksUsage
 from compaction.worker.scratch import PREFIX, scratch_directory
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import find_java
+from support.clocks import PATIENCE_SECONDS
 from support.processes.operators import command_line, descendants, still_alive
 from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
 from support.segments.segment_logs import content, leftovers
@@ -122,8 +125,8 @@ def test_cancelled_tasks_end_soon_and_others_go_on(spark: SparkEngine) -> None:
     spark.cancel("doomed")
     for future in doomed:
         assert future.cancelled() or isinstance(future.exception(), TaskCancelledError)
-    assert spark.submit(abs, -4, tag="other").result(timeout=60) == 4
-    assert spark.submit(abs, -5, tag="doomed").result(timeout=60) == 5, "the tag may be used again"
+    assert spark.submit(abs, -4, tag="other").result(timeout=PATIENCE_SECONDS) == 4
+    assert spark.submit(abs, -5, tag="doomed").result(timeout=PATIENCE_SECONDS) == 5, "the tag may be used again"
 
 
 def test_task_that_raises_is_named(spark: SparkEngine) -> None:
@@ -135,6 +138,47 @@ def test_task_whose_process_dies_is_not_the_engines_end(spark: SparkEngine) -> N
     with pytest.raises(TaskFailedError):
         spark.submit(os._exit, 9, tag="crash").result()
     assert spark.submit(abs, -1, tag="after").result() == 1
+
+
+def test_an_attempt_is_charged_with_what_its_python_processes_used(spark: SparkEngine) -> None:
+    def work(seconds: float) -> int:
+        began, space = time.process_time(), bytearray(64 << 20)
+        pace = Pace()
+        pace(5)
+        pace(7, written=True)
+        while time.process_time() - began < seconds:
+            pass
+        return len(space)
+
+    lease = FakeLease()
+    with metering(spark, lease, tag="job.1"):
+        for future in [spark.submit(work, 0.2, tag="job.1") for _ in range(3)]:
+            future.result()
+    used = lease.usage
+    assert used is not None
+    assert used.executor_cpu_seconds is not None
+    assert used.executor_cpu_seconds >= 0.6
+    assert used.cpu_seconds is not None
+    assert used.cpu_seconds >= used.executor_cpu_seconds
+    assert used.executor_peak_bytes is not None
+    assert used.executor_peak_bytes > 64 << 20
+    assert (used.bytes_read, used.bytes_written) == (15, 21)
+    assert (used.driver_peak_bytes is not None) == Path("/proc/self/status").exists()
+
+
+@pytest.mark.parametrize("last_words", [(int, "x"), (os._exit, 9)], ids=["raises", "dies"])
+def test_what_a_task_did_not_live_to_say_is_absent(
+    spark: SparkEngine, last_words: tuple[Callable[..., object], object]
+) -> None:
+    work, argument = last_words
+    lease = FakeLease()
+    with suppress(TaskFailedError), metering(spark, lease, tag="job.2"):
+        spark.submit(abs, -1, tag="job.2").result()
+        spark.submit(work, argument, tag="job.2").result()
+    assert lease.usage is not None
+    assert lease.usage.driver_cpu_seconds is not None
+    assert (lease.usage.executor_cpu_seconds, lease.usage.cpu_seconds, lease.usage.bytes_read) == (None, None, None)
+    assert spark.usage("job.2") == TasksUsage(), "the next attempt begins with nothing"
 
 
 def test_lease_lost_half_way_leaves_no_partial_file(make_log: MakeLog, spark: SparkEngine) -> None:
@@ -202,6 +246,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
 from pathlib import Path
 from compaction.api.job.job import CompactionJobSpec
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.storage.pace import Pace
 from support.processes.worker_ports import FakeLease, assignment
 
 class Announcing(FakeLease):

@@ -30,7 +30,7 @@ SUBMITTED: Final[dict[str, dict[str, Any]]] = {NAME: FULL, BESIDE: WITH_PROXY, "
 
 
 def variant(name: str) -> dict[str, Any]:
-    return kubeflow_application(request_of(VARIANTS[name]), default_image="w:1")
+    return kubeflow_application(request_of(VARIANTS[name]))
 
 
 def with_setting(key: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def in_another_namespace() -> dict[str, Any]:
 def of_policy(policy: str) -> dict[str, Any]:
     """The application of a worker of this policy, with the worker's name."""
     (name,) = worker_names(policy, "uid", settings="abcd", seed=1.0, count=1, taken=())
-    return kubeflow_application(request_of({}, name=name), default_image="w:1")
+    return kubeflow_application(request_of({}, name=name))
 
 
 def submitted(name: str, uid: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def submitted(name: str, uid: str) -> dict[str, Any]:
     it.
     """
     request = request_of(SUBMITTED[name], name=name, namespace=NAMESPACE)
-    application = kubeflow_application(request, default_image="w:1")
+    application = kubeflow_application(request)
     application["metadata"]["uid"] = uid
     return application
 
