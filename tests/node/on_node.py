@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import ssl
@@ -31,8 +32,8 @@ CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
 MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-SLOW, SLOWEST = 1_400_000, 700_000
-"""Bytes per second at which a job with 5 MB to copy takes about half a minute, and a minute."""
+SLOW, FAST = 50_000, 10**9
+"""Bytes per second at which a job with 5 MB to copy takes a quarter of an hour, and as long as it needs."""
 
 
 def plane_of(node: RunningNode) -> ControlPlane:
@@ -72,9 +73,18 @@ class Installation:
         document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "metadata": {"name": name}}
         self.cluster.apply(document | {"spec": given | spec})
 
-    def slow_policy(self, name: str, *, rate: int = SLOW, **more: Any) -> None:
-        """One job at a time, slow enough that it is still at work when something happens to it."""
-        self.apply_policy(name, slots=1, limits={"bytesPerSecond": rate}, **more)
+    def slow_policy(self, name: str, **more: Any) -> None:
+        """One job at a time, which does not end before `let_go`: whatever happens to it meets it at work."""
+        self.apply_policy(name, slots=1, limits={"bytesPerSecond": SLOW}, **more)
+
+    def let_go(self, policy: str) -> None:
+        """The running jobs of a slow policy go on as fast as they can: their shares follow its limit. Another policy
+        stays as it is.
+        """
+        if self.cluster.policy(policy)["spec"].get("limits", {}).get("bytesPerSecond") != SLOW:
+            return
+        fast = json.dumps({"spec": {"limits": {"bytesPerSecond": FAST}}})
+        self.kubectl("patch", "cpol", policy, "--type=merge", "--patch", fast)
 
     def why(self, policy: str) -> str:
         """What the command says of it."""
@@ -90,11 +100,16 @@ class Installation:
         eventually(lambda: "InProgress" in states(self.jobs(policy)), f"a job of {policy} to begin")
 
     def await_attempt(self, policy: str, *reasons: str) -> Object:
-        """The first ended attempt of a job of the policy that has one of the reasons."""
+        """The first ended attempt of a job of the policy that has one of the reasons. None will when all have
+        succeeded.
+        """
 
         def ended() -> Object | None:
-            attempts = [item for job in self.jobs(policy) for item in job.get("status", {}).get("attempts", ())]
-            return next((attempt for attempt in attempts if attempt.get("reason") in reasons), None)
+            jobs = self.jobs(policy)
+            attempts = [item for job in jobs for item in job.get("status", {}).get("attempts", ())]
+            found = next((attempt for attempt in attempts if attempt.get("reason") in reasons), None)
+            assert found or states(jobs) - {"Succeeded"} or not jobs, attempts
+            return found
 
         return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}")
 

@@ -12,13 +12,7 @@ from compaction.kube.launchers.pods import GRACE_SECONDS
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
 from node.next_image import NEXT, write_next
-from node.on_node import (
-    OPERATOR,
-    SLOWEST,
-    Installation,
-    commands_of,
-    type_in,
-)
+from node.on_node import OPERATOR, Installation, commands_of, type_in
 from support.clocks import TIMEOUT_FLAG, eventually
 from support.cluster.by_kubectl import LogRoot, Object, condition
 from support.timing import at_depth
@@ -36,7 +30,7 @@ def much_to_do(installation: Installation, policy: str) -> LogRoot:
 
 
 def at_work(installation: Installation, policy: str, **more: Any) -> LogRoot:
-    """The logs of a new policy whose one job has begun. `more`: of the policy."""
+    """The logs of a new policy whose one job has begun, and does not end before `await_done`. `more`: of the policy."""
     logs = much_to_do(installation, policy)
     installation.slow_policy(policy, **more)
     installation.await_at_work(policy)
@@ -51,6 +45,7 @@ def await_done(installation: Installation, policy: str, logs: LogRoot) -> list[O
         ended = [job for job in jobs if job.get("status", {}).get("state") == "Succeeded"]
         return jobs if jobs and len(ended) == len(jobs) else []
 
+    installation.let_go(policy)
     jobs = eventually(done, f"the jobs of {policy} to succeed")
     for job in jobs:
         receipt = job["status"]["receipt"]
@@ -158,7 +153,7 @@ def test_an_api_server_that_is_away_for_longer_than_every_lease(installation: In
 
 
 def test_an_upgrade_in_the_middle_of_a_job(installation: Installation, tmp_path: Path) -> None:
-    logs = at_work(installation, "upgrade", rate=SLOWEST)
+    logs = at_work(installation, "upgrade")
     newer = f"{installation.kubectl('get', 'deployment', OPERATOR, '-o', 'jsonpath={..image}')}-next"
     [built] = ensure_images((Image.OPERATOR,), report=print)
     write_next(built.archive, tmp_path / "next.tar", name=full_name(newer))

@@ -27,7 +27,13 @@ with open("/tmp/fill", "wb") as file:
 
 def use_up(installation: Installation, pod: Object) -> None:
     """Write into the pod's scratch in memory until the kernel kills what is in its control group."""
-    installation.kubectl("exec", pod["metadata"]["name"], "--", "python3", "-c", FILL, check=False)
+    name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+
+    def killed() -> bool:
+        installation.kubectl("exec", name, "--", "python3", "-c", FILL, check=False)
+        return of(pod) not in map(of, installation.running(f"compaction.dev/policy={labels['compaction.dev/policy']}"))
+
+    eventually(killed, f"{name} to be killed")
 
 
 def without_executors(**more: Any) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
@@ -89,15 +90,21 @@ class Writer:
         assert any(self.server.get(key) == text for _ in range(5)), f"{key} does not show {text!r}"
 
 
+@pytest.fixture
+def mergers(kv_url: str) -> Iterator[SqlKeyValueStore]:
+    """The merger's own connections: neither the server's nor those of who looks."""
+    with closing(open_key_value_store(kv_url)) as kv:
+        yield kv
+
+
 @pytest.mark.parametrize("commits", [False, True])
 def test_writers_and_commits_beside_a_merger(
-    server: LakeFsServer, live: LiveRepository, kv_url: str, ranges: RangeStorage, commits: bool
+    server: LakeFsServer, live: LiveRepository, mergers: SqlKeyValueStore, ranges: RangeStorage, commits: bool
 ) -> None:
     server.fixed_deletes = True
     hammer = Hammer()
     writers = [Writer(server, hammer, name) for name in ("u", "v", "w")]
-    kv = open_key_value_store(kv_url)
-    real = open_live_repository(kv, server.name, ranges=ranges)
+    real = open_live_repository(mergers, server.name, ranges=ranges)
     rng = random.Random(1)
 
     def commit() -> None:
@@ -129,12 +136,11 @@ def test_writers_and_commits_beside_a_merger(
     drop_due(real)
     assert server.listed() == expected
     known = live.used_tokens()
-    with kv.database.engine.connect() as connection:
+    with mergers.database.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT DISTINCT convert_from(partition_key, 'UTF8') FROM kv").scalars()
         rows = {item for item in found if ":" in item}
     # Late writes land in tokens that a commit has dropped already: a server's garbage, a row or two each.
     assert len(rows - known) <= (20 if commits else 0)
-    kv.close()
 
 
 class Statements:
