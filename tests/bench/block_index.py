@@ -77,7 +77,7 @@ def _jobs(database: IndexDatabase, blocks: list[Block], jobs: int) -> Iterator[F
 
     def replace_all() -> None:
         for result in results:
-            replace(database, result, now=NOON)
+            replace(database, result, clock=lambda: NOON)
 
     yield _rate(f"claim {FAN_IN} blocks for a job", "jobs", jobs, claim_all)
     yield _rate(f"replace {FAN_IN} blocks by one", "jobs", jobs, replace_all)

@@ -122,10 +122,10 @@ def test_retention_ends_blocks_and_the_sweep_deletes_them(block_store: BlockStor
     fill(store, [3], tenant="other")
     rule = RetentionPeriods(tenants={"acme": 86_400 * SECOND})
     far = NOON + 2 * 86_400 * SECOND
-    ended = expire_all(store.index, rule, now=far, limit=1)
+    ended = expire_all(store.index, rule, clock=lambda: far, limit=1)
     assert [item.tenant for item in ended] == ["acme"]
-    assert len(expire_all(store.index, rule, now=far)) == 1
-    assert expire_all(store.index, rule, now=far) == ()
+    assert len(expire_all(store.index, rule, clock=lambda: far)) == 1
+    assert expire_all(store.index, rule, clock=lambda: far) == ()
     assert [block.tenant for block in store.live().blocks] == ["other"]
     assert _exists(store, block_id(1)), "queries that began before read on"
     assert sweep(store.objects, store.index, now=far + GRACE, grace=GRACE).blocks == 2

@@ -101,7 +101,7 @@ class History:
         output = a_block(number, level=job.level + 1, rows=total.rows, fingerprint=total, **made)
         self.schemas[output.id] = output.schema_id
         result = BlockReplacement(name, 1, tuple(job.sources), (output,), "done")
-        replace(self.index, result, now=self.now)
+        replace(self.index, result, clock=lambda: self.now)
         for block in job.sources:
             del self.live[block]
         self.live[output.id] = job.level + 1
@@ -128,7 +128,7 @@ class History:
 
     def age(self, waiting: WaitingBlocks) -> None:
         rule = RetentionPeriods(default=(self.made - 5) * SECOND) if self.chance.random() < 0.2 else RetentionPeriods()
-        for gone in expire(self.index, rule, now=NOON + 2 * self.made * SECOND):
+        for gone in expire(self.index, rule, clock=lambda: NOON + 2 * self.made * SECOND):
             self.live.pop(gone.block, None)
             self.aside.discard(gone.block)
 

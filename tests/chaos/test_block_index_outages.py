@@ -53,7 +53,7 @@ def test_the_connection_is_lost_around_the_commit(remote: IndexDatabase, proxy: 
     claim(remote, job="job", token=1, sources=IDS, now=NOON)
     assert high_water(remote, "job") == 1
     proxy.cut = cut
-    done = replace(remote, RESULT, now=NOON)
+    done = replace(remote, RESULT, clock=lambda: NOON)
     assert done.repeated is (cut is Cut.AFTER_COMMIT), "committed once, and known again by its arguments"
     assert live_blocks(remote).blocks == RESULT.outputs
     assert proxy.cuts == 3
@@ -74,7 +74,7 @@ def test_a_minute_without_the_database(remote: IndexDatabase, proxy: CommitProxy
     url = remote.engine.url.render_as_string(hide_password=False)
     patient = IndexDatabase.open(url, patience=90, clock=lambda: now[0], sleep=sleep)
     proxy.go_away()
-    assert not replace(patient, RESULT, now=NOON).repeated
+    assert not replace(patient, RESULT, clock=lambda: NOON).repeated
     assert 60 <= now[0] < 90
     assert live_blocks(patient).blocks == RESULT.outputs
 
@@ -127,7 +127,7 @@ def compact(url, seed):
             token = high_water(index, job) + 1
             claimed = claim(index, job=job, token=token, sources=ids, now=NOON)
             output = output_of(choose.randrange(10**6, 10**9), list(claimed.sources))
-            replace(index, BlockReplacement(job, token, tuple(sorted(ids)), (output,), "{}"), now=NOON)
+            replace(index, BlockReplacement(job, token, tuple(sorted(ids)), (output,), "{}"), clock=lambda: NOON)
         except CompactionError:
             for stuck in open_jobs(index):
                 if choose.random() < 0.3:

@@ -84,7 +84,7 @@ def _history(store: BlockStore, age: Aging) -> None:
 
 
 def _clean(store: BlockStore) -> None:
-    expire_all(store.index, RETENTION, now=LATER)
+    expire_all(store.index, RETENTION, clock=lambda: LATER)
     sweep(store.objects, store.index, now=LATER, grace=0)
     collect_orphans(store.objects, store.index, now=LATER)
     housekeeping(store.index, now=MUCH_LATER)
@@ -178,7 +178,7 @@ def _quarantined(index: IndexDatabase) -> None:
 
 def _committed(index: IndexDatabase) -> None:
     _claimed(index)
-    block_index_replace(index, RESULT, now=NOON)
+    block_index_replace(index, RESULT, clock=lambda: NOON)
 
 
 def _swept(index: IndexDatabase) -> None:
@@ -211,11 +211,11 @@ OPERATIONS = (
     Operation("claim", _filled, lambda i: claim(i, job="job", token=5, sources=SOURCES, now=AFTER)),
     Operation("claim again", _claimed, lambda i: claim(i, job="job", token=7, sources=SOURCES[:2], now=AFTER)),
     Operation("retire", _claimed, lambda i: retire(i, "job", now=AFTER)),
-    Operation("replace", _claimed, lambda i: block_index_replace(i, RESULT, now=AFTER)),
+    Operation("replace", _claimed, lambda i: block_index_replace(i, RESULT, clock=lambda: AFTER)),
     Operation("quarantine", _claimed, lambda i: quarantine(i, BAD, now=AFTER)),
     Operation("release", _quarantined, lambda i: release(i, REST[0], now=AFTER)),
-    Operation("drop", _quarantined, lambda i: drop(i, REST[0], now=AFTER)),
-    Operation("expire", _quarantined, lambda i: expire(i, RetentionPeriods(default=SECOND), now=FAR)),
+    Operation("drop", _quarantined, lambda i: drop(i, REST[0], clock=lambda: AFTER)),
+    Operation("expire", _quarantined, lambda i: expire(i, RetentionPeriods(default=SECOND), clock=lambda: FAR)),
     Operation("confirm", _committed, lambda i: confirm(i, SOURCES, now=AFTER)),
     Operation("failed", _committed, lambda i: failed(i, {SOURCES[0]: "503"}, now=AFTER)),
     Operation("forget blocks", _swept, lambda i: forget_blocks(i, before=AFTER)),

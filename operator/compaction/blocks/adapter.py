@@ -119,7 +119,7 @@ class BlockCleaner:
         return bool(self._retention.default or self._retention.tenants)
 
     def _expire(self, store: BlockStore, done: CleanupResult) -> None:
-        expire_all(store.index, self._retention, now=store.now())
+        expire_all(store.index, self._retention, clock=store.now)
         self._expiry_due = self._clock() + EXPIRY_EVERY
 
     def _sweep(self, store: BlockStore, done: CleanupResult) -> None:

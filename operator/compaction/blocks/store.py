@@ -366,7 +366,7 @@ class BlockStore:
 
     def replace(self, result: BlockReplacement) -> ReplacedBlocks:
         """Commit a result: see `index.registering.replace`."""
-        return registering.replace(self.index, result, now=self.now())
+        return registering.replace(self.index, result, clock=self.now)
 
     def job(self, name: str) -> claims.JobRecord | None:
         """Return the record of a job."""
@@ -392,7 +392,7 @@ class BlockStore:
 
     def drop(self, block: str) -> bool:
         """Give up the rows of a quarantined block. Raises UnknownBlockError."""
-        return queued.drop(self.index, block, now=self.now())
+        return queued.drop(self.index, block, clock=self.now)
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 

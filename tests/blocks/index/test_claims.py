@@ -117,7 +117,9 @@ def test_what_cannot_be_claimed(index: IndexDatabase) -> None:
     register(index, [a_block(8, min_time=0, max_time=1, at=0)], now=NOON)
     _claim(index, "other", 1, 2)
     quarantine(index, {block_id(3): Fault("Corrupt", "bad")}, now=NOON)
-    assert [item.block for item in expire(index, RetentionPeriods(default=SECOND), now=NOON)] == [block_id(8, at=0)]
+    assert [item.block for item in expire(index, RetentionPeriods(default=SECOND), clock=lambda: NOON)] == [
+        block_id(8, at=0)
+    ]
     before = tables(index)
     expected = {
         IndexRefusal.SOURCE_UNKNOWN: [block_id(1), block_id(99)],
@@ -228,6 +230,6 @@ def test_how_many_blocks_a_query_opens(index: IndexDatabase) -> None:
         a_block(6, min_time=BEGIN + HOUR, max_time=BEGIN + HOUR),
     ]
     register(index, blocks, now=NOON)
-    expire(index, RetentionPeriods(tenants={"u": SECOND}), now=NOON + HOUR * 24 * 365)
+    expire(index, RetentionPeriods(tenants={"u": SECOND}), clock=lambda: NOON + HOUR * 24 * 365)
     assert density(index, span=HOUR) == (6, 3)
     assert density(index, span=0) == (6, 2)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import pytest
@@ -13,7 +16,7 @@ from compaction.blocks.index.claims import claim, job_record, retire
 from compaction.blocks.index.live_blocks import inspect, live_blocks
 from compaction.blocks.index.queued import Fault, drop, quarantine, quarantined, read_changes, read_queue, release
 from compaction.blocks.index.registering import BlockReplacement, register, replace
-from compaction.blocks.index.tables import BlockState, IndexDatabase, TombstoneReason
+from compaction.blocks.index.tables import BlockState, IndexChange, IndexDatabase, TombstoneReason
 from compaction.blocks.index.tombstones import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -37,6 +40,7 @@ from compaction.blocks.index.tombstones import (
 from support.blocks.block_stores import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 GRACE = 600 * SECOND
+HOUR: Final = 3600 * SECOND
 BAD = Fault("Corrupt", "page 7 of column value")
 
 
@@ -48,10 +52,57 @@ def _compacted(index: IndexDatabase, *numbers: int, at: int = NOON) -> None:
     job = f"job-{numbers[0]}"
     claim(index, job=job, token=1, sources=ids, now=at)
     output = output_of(1000 + numbers[0], sources)
-    replace(index, BlockReplacement(job, 1, ids, (output,), "{}"), now=at)
+    replace(index, BlockReplacement(job, 1, ids, (output,), "{}"), clock=lambda: at)
+
+
+Clock = Callable[[], int]
+
+
+def _by_replacement(index: IndexDatabase) -> Callable[[Clock], object]:
+    sources = blocks_of(1, 2)
+    register(index, sources, now=NOON)
+    ids = tuple(block.id for block in sources)
+    claim(index, job="job", token=1, sources=ids, now=NOON)
+    result = BlockReplacement("job", 1, ids, (output_of(9, sources),), "{}")
+    return lambda clock: replace(index, result, clock=clock)
+
+
+def _by_hand(index: IndexDatabase) -> Callable[[Clock], object]:
+    register(index, blocks_of(1), now=NOON)
+    quarantine(index, {block_id(1): BAD}, now=NOON)
+    return lambda clock: drop(index, block_id(1), clock=clock)
+
+
+def _by_age(index: IndexDatabase) -> Callable[[Clock], object]:
+    register(index, blocks_of(1, 2), now=NOON)
+    return lambda clock: expire(index, RetentionPeriods(default=SECOND), clock=clock)
 
 
 class TestTombstones:
+    @pytest.mark.parametrize("way", [_by_replacement, _by_hand, _by_age])
+    def test_a_change_that_waits_takes_nothing_of_the_grace(
+        self, index: IndexDatabase, way: Callable[[IndexDatabase], Callable[[Clock], object]]
+    ) -> None:
+        """Readers take snapshots of the blocks until it has its turn."""
+        end, held, asked, over = way(index), threading.Event(), threading.Event(), threading.Event()
+        early, late = NOON + 1000 * HOUR, NOON + 1001 * HOUR
+
+        def first(_: IndexChange) -> None:
+            held.set()
+            asked.wait()
+            time.sleep(0.2)
+            over.set()
+
+        def second() -> None:
+            held.wait()
+            asked.set()
+            end(lambda: late if over.is_set() else early)
+
+        with ThreadPoolExecutor(2) as pool:
+            changes = [pool.submit(index.change, first), pool.submit(second)]
+        assert [change.result() for change in changes] == [None, None]
+        assert {item.since for item in standing(index)} == {late}
+
     def test_due_after_the_grace_oldest_first_and_until_confirmed(self, index: IndexDatabase) -> None:
         _compacted(index, 3, 4, at=NOON + SECOND)
         _compacted(index, 1, 2)
@@ -111,9 +162,9 @@ class TestTombstones:
             ids = tuple(block.id for block in sources)
             claim(index, job=f"j{number}", token=1, sources=ids, now=NOON)
             # Clocks of two coordinators differ: what ended later seems to have ended before.
-            replace(index, BlockReplacement(f"j{number}", 1, ids, tuple(top), "{}"), now=NOON - number)
+            replace(index, BlockReplacement(f"j{number}", 1, ids, tuple(top), "{}"), clock=partial(int, NOON - number))
         quarantine(index, {elsewhere[0].id: BAD}, now=NOON)
-        drop(index, elsewhere[0].id, now=NOON)
+        drop(index, elsewhere[0].id, clock=lambda: NOON)
         ids = [block.id for block in (*first, *second)]
         assert {item.block for item in due(index, now=NOON, grace=0)} == {*ids, elsewhere[0].id}
         failed(index, {ids[0]: "403"}, now=NOON)
@@ -178,8 +229,8 @@ class TestQuarantine:
         assert [(entry.id, entry.at) for entry in read_queue(index).entries] == [
             (block_id(3), NOON), (block_id(1), NOON + 2),
         ]  # fmt: skip
-        assert drop(index, block_id(2), now=NOON)
-        assert not drop(index, block_id(2), now=NOON)
+        assert drop(index, block_id(2), clock=lambda: NOON)
+        assert not drop(index, block_id(2), clock=lambda: NOON)
         assert [block.id for block in live_blocks(index).blocks] == [block_id(1), block_id(3)]
         assert [item.reason for item in due(index, now=NOON, grace=0)] == [TombstoneReason.DROPPED]
         assert quarantined(index) == ()
@@ -203,7 +254,7 @@ class TestQuarantine:
                 release(index, block, now=NOON)
         for block, state in ((block_id(3), "not in quarantine"), (block_id(99), "unknown")):
             with pytest.raises(UnknownBlockError, match=state):
-                drop(index, block, now=NOON)
+                drop(index, block, clock=lambda: NOON)
         assert tables(index) == before
 
     def test_a_claimed_block_may_be_replaced_all_the_same(self, index: IndexDatabase) -> None:
@@ -213,7 +264,7 @@ class TestQuarantine:
         ids = tuple(block.id for block in sources)
         claim(index, job="job", token=1, sources=ids, now=NOON)
         quarantine(index, {ids[0]: BAD}, now=NOON)
-        replace(index, BlockReplacement("job", 1, ids, (output_of(9, sources),), "{}"), now=NOON)
+        replace(index, BlockReplacement("job", 1, ids, (output_of(9, sources),), "{}"), clock=lambda: NOON)
         assert quarantined(index) == ()
         check(index)
 
@@ -300,7 +351,6 @@ def test_jobs_are_remembered_as_long_as_asked(index: IndexDatabase) -> None:
 # There, a partition of six hours expires as a whole and a multi-tenant one is kept; here each block is looked at for
 # itself and has one tenant. Rows where that makes a difference say so.
 
-HOUR: Final = 3600 * SECOND
 NOW: Final = NOON - NOON % (24 * HOUR)
 
 
@@ -368,14 +418,14 @@ def test_what_expires(
     rule = RetentionPeriods(default=round(default * HOUR), tenants=tenants, grace=HOUR)
     said = would_expire(index, rule, now=NOW)
     assert live_blocks(index).blocks == known
-    gone = {item.block for item in expire(index, rule, now=NOW)}
+    gone = {item.block for item in expire(index, rule, clock=lambda: NOW)}
     assert {item.block for item in said} == gone
     names = {block.id: (block.tenant, block.shard) for block in known}
     assert {names[block] for block in gone} == {(blocks[n][0], blocks[n][1]) for n in expired}
     assert {block.id for block in live_blocks(index).blocks} == set(names) - gone
     assert {item.block for item in due(index, now=NOW, grace=0) if item.reason is TombstoneReason.EXPIRED} == gone
     before = tables(index)
-    assert expire(index, rule, now=NOW) == ()
+    assert expire(index, rule, clock=lambda: NOW) == ()
     assert tables(index) == before
     check(index)
 
@@ -383,26 +433,26 @@ def test_what_expires(
 def test_boundaries_are_strict(index: IndexDatabase) -> None:
     _register(index, ("t", 1, 26, 24))
     rule = RetentionPeriods(default=24 * HOUR)
-    assert expire(index, rule, now=NOW) == ()
-    assert len(expire(index, rule, now=NOW + 1)) == 1
+    assert expire(index, rule, clock=lambda: NOW) == ()
+    assert len(expire(index, rule, clock=lambda: NOW + 1)) == 1
     _register(index, ("t", 2, 25, 24.5))
     rule = RetentionPeriods(default=24 * HOUR, grace=HOUR)
-    assert expire(index, rule, now=NOW) == ()
-    assert len(expire(index, rule, now=NOW + 1)) == 1
+    assert expire(index, rule, clock=lambda: NOW) == ()
+    assert len(expire(index, rule, clock=lambda: NOW + 1)) == 1
 
 
 def test_a_batch_at_a_time_the_oldest_rows_first(index: IndexDatabase) -> None:
     _register(index, ("t1", 1, 60, 40), ("t2", 2, 60, 50), ("t1", 3, 60, 45))
     rule = RetentionPeriods(default=24 * HOUR)
-    assert [item.tenant for item in expire(index, rule, now=NOW, limit=2)] == ["t2", "t1"]
+    assert [item.tenant for item in expire(index, rule, clock=lambda: NOW, limit=2)] == ["t2", "t1"]
     assert [block.shard for block in live_blocks(index).blocks] == [1]
-    assert len(expire(index, rule, now=NOW, limit=2)) == 1
+    assert len(expire(index, rule, clock=lambda: NOW, limit=2)) == 1
 
 
 def test_a_claim_does_not_protect(index: IndexDatabase) -> None:
     _register(index, ("t", 1, 60, 40))
     (block,) = live_blocks(index).blocks
     claim(index, job="job", token=1, sources=[block.id], now=NOW)
-    (one,) = expire(index, RetentionPeriods(default=24 * HOUR), now=NOW)
+    (one,) = expire(index, RetentionPeriods(default=24 * HOUR), clock=lambda: NOW)
     assert (one.block, one.tenant, one.bytes, one.job) == (block.id, "t", 100, "job")
     check(index)

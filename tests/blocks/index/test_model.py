@@ -118,9 +118,9 @@ class Machine(RuleBasedStateMachine):
         result = BlockReplacement(job, token, tuple(sources), outputs, "{}", skipped=dict.fromkeys(skipped, FAULT))
         now = self._step()
         allowed = self.model.replace(job, token, sources, skipped, outputs)
-        self._both(lambda: replace(self.index, result, now=now), allowed)
+        self._both(lambda: replace(self.index, result, clock=lambda: now), allowed)
         if allowed:
-            assert replace(self.index, result, now=self._step()).repeated
+            assert replace(self.index, result, clock=self._step).repeated
 
     @rule(block=ids)
     def quarantine(self, block: str) -> None:
@@ -132,12 +132,16 @@ class Machine(RuleBasedStateMachine):
     def end_quarantine(self, block: str, way: str) -> None:
         now = self._step()
         allowed = getattr(self.model, way)(block)
-        self._both(lambda: {"release": release, "drop": drop}[way](self.index, block, now=now), allowed)
+        ways = {
+            "release": lambda: release(self.index, block, now=now),
+            "drop": lambda: drop(self.index, block, clock=lambda: now),
+        }
+        self._both(ways[way], allowed)
 
     @rule(tenant=st.sampled_from("abb"))
     def expire(self, tenant: str) -> None:
         self._step()
-        gone = expire(self.index, RetentionPeriods(tenants={tenant: 1}), now=FAR)
+        gone = expire(self.index, RetentionPeriods(tenants={tenant: 1}), clock=lambda: FAR)
         assert {item.block for item in gone} == self.model.expire(tenant)
 
     @rule(limit=st.integers(1, 4))

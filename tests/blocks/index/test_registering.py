@@ -285,7 +285,9 @@ def test_of_nothing_there_is_one_empty_page(index: IndexDatabase) -> None:
 def _compact(index: IndexDatabase, job: str, number: int, sources: list[Block]) -> Block:
     claim(index, job=job, token=1, sources=[block.id for block in sources], now=NOON)
     output = output_of(number, sources)
-    pages_replace(index, BlockReplacement(job, 1, tuple(block.id for block in sources), (output,), "{}"), now=NOON)
+    pages_replace(
+        index, BlockReplacement(job, 1, tuple(block.id for block in sources), (output,), "{}"), clock=lambda: NOON
+    )
     return output
 
 
@@ -330,7 +332,7 @@ def test_every_version_stays_as_it_was(index: IndexDatabase, seed: int) -> None:
                 expire(
                     index,
                     RetentionPeriods(tenants={chance.choice("ab"): 1}),
-                    now=NOON + chance.randint(0, 400) * SECOND,
+                    clock=lambda: NOON + chance.randint(0, 400) * SECOND,
                 )
             case _:
                 confirm(index, [item.block for item in due(index, now=NOON * 2, grace=0)], now=NOON + step)

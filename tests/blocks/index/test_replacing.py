@@ -39,7 +39,7 @@ def claimed(index: IndexDatabase) -> IndexDatabase:
 def _refused(index: IndexDatabase, result: BlockReplacement, reason: IndexRefusal) -> str:
     before = tables(index)
     with pytest.raises(ReplaceRefusedError) as caught:
-        replace(index, result, now=NOON + SECOND)
+        replace(index, result, clock=lambda: NOON + SECOND)
     assert caught.value.reason == reason
     assert tables(index) == before, "a refused result changed something"
     check(index)
@@ -48,7 +48,7 @@ def _refused(index: IndexDatabase, result: BlockReplacement, reason: IndexRefusa
 
 def test_sources_become_outputs(claimed: IndexDatabase) -> None:
     known = read_queue(claimed).version
-    done = replace(claimed, RESULT, now=NOON + SECOND)
+    done = replace(claimed, RESULT, clock=lambda: NOON + SECOND)
     assert (done.receipt, done.repeated) == (RESULT.receipt, False)
     listing = live_blocks(claimed)
     assert listing.blocks == (a_block(4), OUTPUT)
@@ -72,24 +72,24 @@ def test_sources_become_outputs(claimed: IndexDatabase) -> None:
 
 
 def test_a_repetition_returns_the_receipt(claimed: IndexDatabase) -> None:
-    replace(claimed, RESULT, now=NOON + SECOND)
+    replace(claimed, RESULT, clock=lambda: NOON + SECOND)
     before = tables(claimed)
     other_order = with_fields(RESULT, sources=IDS[::-1], receipt="written by another hand")
     for again in (RESULT, other_order):
-        done = replace(claimed, again, now=NOON + 99 * SECOND)
+        done = replace(claimed, again, clock=lambda: NOON + 99 * SECOND)
         assert (done.receipt, done.repeated) == (RESULT.receipt, True)
     retire(claimed, "job", now=NOON + 99 * SECOND)
-    assert replace(claimed, RESULT, now=NOON).repeated, "what is committed stays committed"
+    assert replace(claimed, RESULT, clock=lambda: NOON).repeated, "what is committed stays committed"
     assert tables(claimed) == before
 
 
 def test_the_repetition_also_works_after_the_outputs_were_compacted_on(claimed: IndexDatabase) -> None:
-    replace(claimed, RESULT, now=NOON)
+    replace(claimed, RESULT, clock=lambda: NOON)
     claim(claimed, job="next", token=1, sources=[OUTPUT.id], now=NOON)
     top = output_of(200, [OUTPUT])
-    replace(claimed, BlockReplacement("next", 1, (OUTPUT.id,), (top,), "{}"), now=NOON)
+    replace(claimed, BlockReplacement("next", 1, (OUTPUT.id,), (top,), "{}"), clock=lambda: NOON)
     before = tables(claimed)
-    assert replace(claimed, RESULT, now=NOON).repeated
+    assert replace(claimed, RESULT, clock=lambda: NOON).repeated
     assert tables(claimed) == before
     assert live_blocks(claimed).blocks == (a_block(4), top)
 
@@ -99,7 +99,7 @@ def test_only_the_equal_token_commits(claimed: IndexDatabase, token: int) -> Non
     """A larger one was never handed out here (docs/design/block-replace.md#claim: accepted there)."""
     before = tables(claimed)
     with pytest.raises(StaleTokenError, match="token 5 is claimed"):
-        replace(claimed, with_fields(RESULT, token=token), now=NOON)
+        replace(claimed, with_fields(RESULT, token=token), clock=lambda: NOON)
     assert tables(claimed) == before
 
 
@@ -107,9 +107,9 @@ def test_a_fenced_attempt(claimed: IndexDatabase) -> None:
     claim(claimed, job="job", token=6, sources=IDS, now=NOON)
     before = tables(claimed)
     with pytest.raises(StaleTokenError):
-        replace(claimed, RESULT, now=NOON)
+        replace(claimed, RESULT, clock=lambda: NOON)
     assert tables(claimed) == before
-    replace(claimed, with_fields(RESULT, token=6), now=NOON)
+    replace(claimed, with_fields(RESULT, token=6), clock=lambda: NOON)
     assert "with token 6" in _refused(claimed, RESULT, IndexRefusal.JOB_COMMITTED)
 
 
@@ -122,12 +122,12 @@ def test_jobs_that_may_not_commit(claimed: IndexDatabase) -> None:
 
 
 def _expire(index: IndexDatabase) -> None:
-    assert len(expire(index, YEARS, now=NOON + 800 * 86_400 * SECOND)) == 4
+    assert len(expire(index, YEARS, clock=lambda: NOON + 800 * 86_400 * SECOND)) == 4
 
 
 def _drop(index: IndexDatabase) -> None:
     quarantine(index, {IDS[1]: Fault("Corrupt", "bad")}, now=NOON)
-    assert drop(index, IDS[1], now=NOON)
+    assert drop(index, IDS[1], clock=lambda: NOON)
 
 
 @pytest.mark.parametrize(("end", "why"), [(_expire, "expired"), (_drop, "dropped")])
@@ -149,7 +149,7 @@ def test_a_source_that_was_given_to_another_job_is_not_replaced(claimed: IndexDa
     claimed.change(lambda change: change.connection.execute(given))
     before = live_blocks(claimed).blocks
     with pytest.raises(ReplaceRefusedError, match=f"source {IDS[1]} is not its own") as caught:
-        replace(claimed, RESULT, now=NOON + SECOND)
+        replace(claimed, RESULT, clock=lambda: NOON + SECOND)
     assert caught.value.reason == IndexRefusal.SOURCE_GONE
     assert live_blocks(claimed).blocks == before
 
@@ -181,7 +181,7 @@ def test_outputs_are_new(claimed: IndexDatabase) -> None:
 def test_outputs_are_blocks(claimed: IndexDatabase) -> None:
     before = tables(claimed)
     with pytest.raises(InvalidBlockError):
-        replace(claimed, with_fields(RESULT, outputs=(with_fields(OUTPUT, path=""),)), now=NOON)
+        replace(claimed, with_fields(RESULT, outputs=(with_fields(OUTPUT, path=""),)), clock=lambda: NOON)
     assert tables(claimed) == before
 
 
@@ -206,7 +206,7 @@ def test_duplicates_that_were_dropped_are_counted_and_hashed(claimed: IndexDatab
     dropped = RowFingerprint(2, 12345)
     whole = OUTPUT.fingerprint - dropped
     output = with_fields(OUTPUT, rows=whole.rows, fingerprint=whole)
-    replace(claimed, with_fields(RESULT, outputs=(output,), dropped=dropped), now=NOON)
+    replace(claimed, with_fields(RESULT, outputs=(output,), dropped=dropped), clock=lambda: NOON)
     assert output in live_blocks(claimed).blocks
 
 
@@ -216,7 +216,7 @@ def test_several_outputs(claimed: IndexDatabase) -> None:
         with_fields(a_block(100 + n, level=1), rows=f.rows, fingerprint=f)
         for n, f in enumerate((part, OUTPUT.fingerprint - part))
     )
-    replace(claimed, with_fields(RESULT, outputs=outputs), now=NOON)
+    replace(claimed, with_fields(RESULT, outputs=outputs), clock=lambda: NOON)
     assert live_blocks(claimed).blocks == (a_block(4), *outputs)
     check(claimed)
 
@@ -225,7 +225,7 @@ def test_empty_blocks_become_nothing(index: IndexDatabase) -> None:
     empty = blocks_of(1, 2, fingerprint=RowFingerprint())
     register(index, empty, now=NOON)
     claim(index, job="job", token=5, sources=IDS[:2], now=NOON)
-    replace(index, with_fields(RESULT, sources=IDS[:2], outputs=()), now=NOON)
+    replace(index, with_fields(RESULT, sources=IDS[:2], outputs=()), clock=lambda: NOON)
     assert live_blocks(index).blocks == ()
     check(index)
 
@@ -235,7 +235,7 @@ def test_the_culprit_is_set_aside_and_the_others_go_on(claimed: IndexDatabase) -
     result = with_fields(
         RESULT, sources=IDS[:2], outputs=(output,), skipped={IDS[2]: Fault("Corrupt", "page 7 of column value")}
     )
-    assert not replace(claimed, result, now=NOON + 1).repeated
+    assert not replace(claimed, result, clock=lambda: NOON + 1).repeated
     assert live_blocks(claimed).blocks == (SOURCES[2], a_block(4), output), "it is still read"
     assert [entry.id for entry in read_queue(claimed).entries] == [block_id(4), output.id]
     (culprit,) = quarantined(claimed)
@@ -243,15 +243,15 @@ def test_the_culprit_is_set_aside_and_the_others_go_on(claimed: IndexDatabase) -
         SOURCES[2], "page 7 of column value", "job", NOON + 1,
     )  # fmt: skip
     check(claimed)
-    assert replace(claimed, result, now=NOON + 2).repeated
+    assert replace(claimed, result, clock=lambda: NOON + 2).repeated
 
 
 def test_a_skipped_source_may_be_gone(claimed: IndexDatabase) -> None:
     quarantine(claimed, {IDS[2]: Fault("Corrupt", "bad")}, now=NOON)
-    drop(claimed, IDS[2], now=NOON)
+    drop(claimed, IDS[2], clock=lambda: NOON)
     output = output_of(101, SOURCES[:2])
     result = with_fields(RESULT, sources=IDS[:2], outputs=(output,), skipped={IDS[2]: Fault("Missing", "404")})
-    replace(claimed, result, now=NOON)
+    replace(claimed, result, clock=lambda: NOON)
     assert live_blocks(claimed).blocks == (a_block(4), output)
     assert quarantined(claimed) == ()
     check(claimed)
@@ -264,7 +264,7 @@ def test_an_output_that_is_being_collected(claimed: IndexDatabase) -> None:
     confirm_gone(claimed, [OUTPUT.path], now=NOON)
     _refused(claimed, RESULT, IndexRefusal.OUTPUT_CONDEMNED)
     claim(claimed, job="job", token=6, sources=IDS, now=NOON)
-    replace(claimed, with_fields(RESULT, token=6), now=NOON)
+    replace(claimed, with_fields(RESULT, token=6), clock=lambda: NOON)
     assert condemn(claimed, [OUTPUT.path], now=NOON) == ()
     check(claimed)
 
@@ -282,7 +282,7 @@ def test_one_of_many_commits(index_url: str) -> None:
         mine = IndexDatabase.open(index_url)
         start.wait()
         try:
-            done = replace(mine, with_fields(RESULT, outputs=(output,)), now=NOON)
+            done = replace(mine, with_fields(RESULT, outputs=(output,)), clock=lambda: NOON)
             ends.append((output.id, "repeated" if done.repeated else "done"))
         except ReplaceRefusedError as refused:
             ends.append((output.id, refused.reason))
@@ -318,7 +318,7 @@ def test_readers_see_all_sources_or_all_outputs(index_url: str) -> None:
             ids = tuple(block.id for block in sources)
             claim(mine, job=f"job-{number}", token=1, sources=ids, now=NOON)
             output = output_of(number, sources)
-            replace(mine, BlockReplacement(f"job-{number}", 1, ids, (output,), "{}"), now=NOON)
+            replace(mine, BlockReplacement(f"job-{number}", 1, ids, (output,), "{}"), clock=lambda: NOON)
             if len(live) - len(sources) + 1 > 1 and not any(
                 sum(b.level == o.level for o in live_blocks(mine).blocks) > 1 for b in live_blocks(mine).blocks
             ):

@@ -157,7 +157,7 @@ def test_outputs_bring_theirs(index: IndexDatabase) -> None:
     ids = tuple(source.id for source in sources)
     claim(index, job="j", token=1, sources=ids, now=NOON, output_level=1)
     output = replace(output_of(9, sources, schema_id="s9"), schema=TWO)
-    commit(index, BlockReplacement("j", 1, ids, (output,), "done"), now=NOON)
+    commit(index, BlockReplacement("j", 1, ids, (output,), "done"), clock=lambda: NOON)
     assert read_schemas(index, ["s9"]) == {"s9": TWO}
 
 

@@ -214,7 +214,7 @@ def test_commit_whose_answer_and_lease_are_lost_is_not_cleaned_away(
     lease = FakeLease()
 
     def replace_silently(self: BlockStore, result: BlockReplacement) -> None:
-        replace(self.index, result, now=self.now())
+        replace(self.index, result, clock=self.now)
         lease.lose_at = 0
         raise DatabaseUnavailableError("index", "no answer, as the test wants it")
 
@@ -277,7 +277,7 @@ def test_retention_during_the_merge(
         def ensure_held(self) -> None:
             super().ensure_held()
             if orphans(block_store) and len(block_store.live().blocks) == 3:
-                expire(block_store.index, RetentionPeriods(default=1), now=block_store.now(), limit=1)
+                expire(block_store.index, RetentionPeriods(default=1), clock=block_store.now, limit=1)
 
     report = run(connection, job, engine, lease=Late())
     assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)

@@ -118,7 +118,7 @@ def test_blocks_that_expire_meanwhile_do_not_hold_back_the_others(blocks: BlockC
     def expire_first(assignment: Assignment) -> None:
         if not seen:
             with blocks.opened() as store:
-                expire(store.index, RetentionPeriods(default=1), now=store.now(), limit=1)
+                expire(store.index, RetentionPeriods(default=1), clock=store.now, limit=1)
         seen.append(assignment.job_name)
 
     result = run(file, expire_first)

@@ -92,7 +92,9 @@ class Attempt:
             for block in self.ids
         ]
         names = tuple(block.id for block in self.sources)
-        replace(self.store.index, BlockReplacement(self.job, self.token, names, tuple(outputs), "{}"), now=now)
+        replace(
+            self.store.index, BlockReplacement(self.job, self.token, names, tuple(outputs), "{}"), clock=lambda: now
+        )
         return self.ids
 
 

@@ -272,7 +272,7 @@ def _retention(store: BlockStore, request: SweepRequest) -> PartFound:
 
 def _end_all(store: BlockStore, periods: RetentionPeriods) -> tuple[Expired, ...]:
     ended: list[Expired] = []
-    while found := expire_all(store.index, periods, now=store.now()):
+    while found := expire_all(store.index, periods, clock=store.now):
         ended += found
     return tuple(ended)
 

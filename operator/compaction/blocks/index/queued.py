@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -255,8 +255,9 @@ def release(database: IndexDatabase, block: str, *, now: int) -> bool:
     return database.change(body)
 
 
-def drop(database: IndexDatabase, block: str, *, now: int) -> bool:
-    """Give up the rows of a quarantined block: readers no longer see it; False when it was dropped before.
+def drop(database: IndexDatabase, block: str, *, clock: Callable[[], int]) -> bool:
+    """Give up the rows of a quarantined block: readers no longer see it; False when it was dropped before. `clock`: see
+    `bury`.
 
     Raises:
         UnknownBlockError: there is none, or it is live and not in quarantine: only what is broken is dropped by hand.
@@ -269,7 +270,7 @@ def drop(database: IndexDatabase, block: str, *, now: int) -> bool:
         known = change.connection.execute(select(QUARANTINE.c.block).where(QUARANTINE.c.block == block)).first()
         if known is None:
             raise UnknownBlockError(block, "unknown" if state is None else "not in quarantine")
-        bury(change, [block], reason=TombstoneReason.DROPPED, job=None, now=now)
+        bury(change, [block], reason=TombstoneReason.DROPPED, job=None, now=clock())
         return True
 
     return database.change(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -192,8 +192,8 @@ class ReplacedBlocks:
     repeated: bool
 
 
-def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> ReplacedBlocks:
-    """Commit a result. The objects of the outputs are complete before, uploaded since the claim.
+def replace(database: IndexDatabase, result: BlockReplacement, *, clock: Callable[[], int]) -> ReplacedBlocks:
+    """Commit a result. The objects of the outputs are complete before, uploaded since the claim. `clock`: see `bury`.
 
     Raises:
         StaleTokenError: another attempt claimed the job since.
@@ -204,7 +204,7 @@ def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> R
     """
     outputs = checked(result.outputs)
     digest = result.digest()
-    return database.change(lambda change: _replace(database, change, result, outputs, digest, now))
+    return database.change(lambda change: _replace(database, change, result, outputs, digest, clock()))
 
 
 def _replace(

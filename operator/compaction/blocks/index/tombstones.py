@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -104,7 +104,11 @@ _MADE: Final = (
 
 
 def bury(change: IndexChange, ids: Sequence[str], *, reason: TombstoneReason, job: str | None, now: int) -> None:
-    """These live blocks are live no more: out of the queue, out of quarantine and of any job, waiting for deletion."""
+    """These live blocks are live no more: out of the queue, out of quarantine and of any job, waiting for deletion.
+
+    Their grace begins `now`, which is read inside the change, from the clock (epoch microseconds) that the caller was
+    given: a change may wait for its turn, or for its database, and until it has it readers take snapshots of these.
+    """
     for part in chunks(ids):
         change.connection.execute(
             update(BLOCKS)
@@ -301,12 +305,14 @@ class Expired(NamedTuple):
     job: str | None
 
 
-def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
-    """Bury up to `limit` expired blocks, the oldest data first; repeat until nothing comes back.
+def expire(
+    database: IndexDatabase, rule: RetentionPeriods, *, clock: Callable[[], int], limit: int = BATCH
+) -> tuple[Expired, ...]:
+    """Bury up to `limit` expired blocks, the oldest data first; repeat until nothing comes back. `clock`: see `bury`.
 
     After an answer that was lost, those of the lost one are missing here: they are in the tombstones all the same.
     """
-    query = _query(rule, now, limit)
+    query = _query(rule, clock(), limit)
     if query is None:
         return ()
     # A look costs nothing when nothing has expired, a change would make everybody wait.
@@ -315,7 +321,7 @@ def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: 
 
     def body(change: IndexChange) -> tuple[Expired, ...]:
         found = tuple(Expired._make(row) for row in change.connection.execute(query))
-        bury(change, [item.block for item in found], reason=TombstoneReason.EXPIRED, job=None, now=now)
+        bury(change, [item.block for item in found], reason=TombstoneReason.EXPIRED, job=None, now=clock())
         return found
 
     return database.change(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -165,13 +165,15 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
     return Cleaned(count, size, problems, next_due(index, grace=grace), more=more)
 
 
-def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:
+def expire_all(
+    index: IndexDatabase, rule: RetentionPeriods, *, clock: Callable[[], int], limit: int = AT_ONCE
+) -> tuple[Expired, ...]:
     """End what is older than its tenant keeps it, up to `limit` blocks, the oldest data first; `sweep` deletes it after
     the grace. What comes back are the blocks of this call; those of a call that died are in the tombstones.
     """
     ended: list[Expired] = []
     while len(ended) < limit:
-        batch = expire(index, rule, now=now, limit=min(BATCH, limit - len(ended)))
+        batch = expire(index, rule, clock=clock, limit=min(BATCH, limit - len(ended)))
         if not batch:
             break
         ended += batch
