@@ -148,9 +148,10 @@ class Installation:
         self.node.run(*CTR, "tasks", "kill", "--signal", "SIGKILL", container)
 
     def await_nothing_left(self, policy: str) -> None:
-        """No pods of workers, no Leases of workers or jobs."""
-        eventually(lambda: not self.pods(f"compaction.dev/policy={policy}"), "the workers' pods to go")
-        eventually(lambda: not self.cluster.leases("worker") + self.cluster.leases("job"), "the Leases to go")
+        """No pods of its workers, no Leases of them or of its jobs."""
+        mine = f"compaction.dev/policy={policy}"
+        eventually(lambda: not self.pods(mine), "the workers' pods to go")
+        eventually(lambda: not self.cluster.list("lease", labels=mine), "the Leases to go")
 
     def logs_for(self, policy: str) -> LogRoot:
         return VolumeLogs(self.volume, {}, policy)
