@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -49,7 +50,8 @@ from support.cluster.explained import KStatus, Verdict, argo_sync, flux_wait, he
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
-SETTERS = (set_ready, set_reconciling, set_stalled, set_complete, set_failed)
+Setter = Callable[..., Conditions]
+SETTERS: tuple[Setter, ...] = (set_ready, set_reconciling, set_stalled, set_complete, set_failed)
 
 
 def _types(conditions: Conditions) -> list[str]:
@@ -83,7 +85,7 @@ def test_conditions_of_others_stay() -> None:
 
 
 @given(st.lists(st.sampled_from(SETTERS), min_size=1, max_size=6))
-def test_abnormal_conditions_are_there_only_while_true(steps: list) -> None:
+def test_abnormal_conditions_are_there_only_while_true(steps: list[Setter]) -> None:
     conditions: Conditions = ()
     for setter in steps:
         conditions = setter(conditions, reason="Word", observed_generation=3, now=NOW)
@@ -96,7 +98,7 @@ def test_abnormal_conditions_are_there_only_while_true(steps: list) -> None:
 
 
 @given(st.sampled_from(SETTERS))
-def test_repeating_a_step_changes_nothing(setter) -> None:
+def test_repeating_a_step_changes_nothing(setter: Setter) -> None:
     once = setter((), reason="Word", message="text", observed_generation=3, now=NOW)
     assert setter(once, reason="Word", message="text", observed_generation=3, now=LATER) == once
 

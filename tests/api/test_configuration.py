@@ -165,7 +165,8 @@ def test_code_of_a_tenant_gets_nothing_that_he_did_not_ask_for(own: dict[str, An
 
 def test_a_flag_wins_over_the_file() -> None:
     file = configured(limits={"maxWorkers": 9, "maxBytesPerSecond": "1M"}, workerAccounts=["a", "b"])
-    none = {"max_workers": None, "max_bytes_per_second": None, "worker_accounts": None, "privileged_workers": None}
+    flags = ("max_workers", "max_bytes_per_second", "worker_accounts", "privileged_workers")
+    none: dict[str, Any] = dict.fromkeys(flags)
     assert with_flags(file, **none) == file
     changed = with_flags(file, **none | {"max_workers": 2, "worker_accounts": ("c",), "privileged_workers": True})
     assert (changed.limits.max_workers, changed.limits.max_bytes_per_second) == (2, 1_000_000)

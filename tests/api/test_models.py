@@ -56,6 +56,7 @@ def test_a_policy_has_its_defaults() -> None:
     spec = CompactionPolicy.from_object(policy_object()).spec
     assert (spec.trigger.interval, spec.trigger.cooldown, spec.cleanup.delay) == (60.0, 0.0, 600.0)
     assert (spec.limits.max_concurrent_jobs, spec.limits.max_bytes_per_job) == (4, 1 << 30)
+    assert spec.store.segment_logs is not None
     thresholds = spec.store.segment_logs.thresholds
     assert (thresholds.debt_bytes, thresholds.debt_segments) == (0, 1)
     assert (spec.workers.max, spec.workers.slots, spec.workers.launcher) == (1, 2, LauncherType.AUTO)
@@ -143,7 +144,7 @@ def test_a_wrong_job_is_refused(wrong: Wrong) -> None:
 def test_models_are_frozen() -> None:
     policy = CompactionPolicy.from_object(policy_object())
     with pytest.raises(ValidationError, match="frozen"):
-        policy.spec.suspend = True  # type: ignore[misc]
+        policy.spec.suspend = True
 
 
 def test_status_strings_for_people_follow_the_numbers() -> None:
@@ -316,11 +317,11 @@ def test_a_right_spec_survives_the_way_to_the_server_and_back(spec: dict[str, An
 def test_the_secrets_that_a_round_needs() -> None:
     spec = CatalogCompaction.from_object(catalog_object()).spec
     assert spec.secret_names == ("etcd", "participants")
-    both = {"participants": {"urls": [{"name": "a", "url": "http://a"}], "token": {"secretName": "etcd"}}}
-    assert CatalogCompaction.from_object(catalog_object(**both)).spec.secret_names == ("etcd",)
-    own = {"participants": both["participants"] | {"token": None, "serviceAccountToken": {"secretName": "authority"}}}
-    own["participants"] = {key: value for key, value in own["participants"].items() if value is not None}
-    assert CatalogCompaction.from_object(catalog_object(**own)).spec.secret_names == ("etcd", "authority")
+    urls = [{"name": "a", "url": "http://a"}]
+    both: dict[str, Any] = {"urls": urls, "token": {"secretName": "etcd"}}
+    assert CatalogCompaction.from_object(catalog_object(participants=both)).spec.secret_names == ("etcd",)
+    own: dict[str, Any] = {"urls": urls, "serviceAccountToken": {"secretName": "authority"}}
+    assert CatalogCompaction.from_object(catalog_object(participants=own)).spec.secret_names == ("etcd", "authority")
 
 
 def test_the_status_keeps_its_bounds_whatever_participants_are_called() -> None:

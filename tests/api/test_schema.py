@@ -27,12 +27,14 @@ POLICY_CRD, JOB_CRD, CATALOG_CRD = CRDS = crd_objects()
 
 
 def version_of(crd: dict[str, Any]) -> dict[str, Any]:
+    version: dict[str, Any]
     (version,) = crd["spec"]["versions"]
     return version
 
 
 def schema_of(crd: dict[str, Any]) -> dict[str, Any]:
-    return version_of(crd)["schema"]["openAPIV3Schema"]
+    schema: dict[str, Any] = version_of(crd)["schema"]["openAPIV3Schema"]
+    return schema
 
 
 def walk(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ import json
 import signal
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_short_queues_end_while_a_long_one_goes_on_and_the_limit_holds(
     first.kill()  # whoever follows counts the workers that run on
     fleet.start(lease_seconds=3, more=OPTIONS)
     for name in ("small", "tiny"):
-        eventually(lambda name=name: done_beside_the_long_queue(name), f"the jobs of {name}")
+        eventually(partial(done_beside_the_long_queue, name), f"the jobs of {name}")
     of_large = len(roots["large"].before)
     assert done(cluster, "large") < of_large
     eventually(lambda: seen(done(cluster, "large") == of_large), "the jobs of the long queue")

@@ -201,8 +201,8 @@ def test_a_storm_of_faults_loses_nothing(
             logs.add(f"log-{number}")
         for _ in range(2):
             own_fleet.start(lease_seconds=STORM_LEASE)
-        spec = {"lease": {"durationSeconds": STORM_LEASE}, "limits": {"maxAttempts": 20}, "workers": workers}
-        own_cluster.apply_policy(logs.path, **spec)
+        lease, limits = {"durationSeconds": STORM_LEASE}, {"maxAttempts": 20}
+        own_cluster.apply_policy(logs.path, lease=lease, limits=limits, workers=workers)
         own_cluster.await_job_state("InProgress")
         with own_fleet.supervised(lease_seconds=STORM_LEASE):
             storm.blow()

@@ -20,6 +20,7 @@ from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatu
 from compaction.blocks.model import place_problem
 from compaction.local.cluster.control_plane import AdminAnswer
 from support.clocks import TIMEOUT_FLAG
+from support.cluster.by_kubectl import Object
 from support.cluster.manifests import (
     BLOCK_1,
     SEGMENT_1,
@@ -174,7 +175,8 @@ def test_quantities_the_models_take_the_server_takes(dry_run: DryRun) -> None:
 def test_the_spec_of_a_job_never_changes(cluster: Cluster) -> None:
     cluster.create(job_object())
     advice = "spec is immutable, a job is one unit of work: delete this job and create another"
-    for change in ({"level": 1}, {"policyRef": {"name": "other"}}, {"parameters": {"segmentLog": {}}}):
+    changes: list[Object] = [{"level": 1}, {"policyRef": {"name": "other"}}, {"parameters": {"segmentLog": {}}}]
+    for change in changes:
         patch = json.dumps({"spec": change})
         assert advice in cluster.refusal("patch", "cjob/logs-1", "--type=merge", "-p", patch)
     cluster.run("label", "cjob/logs-1", "still=changeable")

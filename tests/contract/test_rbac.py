@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_an_account_with_the_role_can_and_cannot(control_plane: ControlPlane, na
     for permission in needed_permissions(namespace=namespace, lease_namespace=namespace):
         kind = ".".join(filter(None, (permission.resource.plural, permission.resource.group)))
         wanted = f"{kind}/{permission.subresource}".rstrip("/")
-        eventually(lambda verb=permission.verb, kind=wanted: can(verb, kind), str(permission), pause=0.05)
+        eventually(partial(can, permission.verb, wanted), str(permission), pause=0.05)
     assert not can("patch", "compactionpolicies.compaction.dev"), "specs belong to their users"
     assert not can("delete", "compactionpolicies.compaction.dev")
     assert not can("get", "secrets")
@@ -117,7 +118,7 @@ def test_the_roles_of_people(control_plane: ControlPlane, namespace: str) -> Non
 
     for role, may in expected.items():
         kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", namespace=namespace)
-        eventually(lambda role=role: can(role, "get"), f"the binding of {role}", pause=0.05)
+        eventually(partial(can, role, "get"), f"the binding of {role}", pause=0.05)
         assert {verb for verb in verbs if can(role, verb)} == may, role
     labels = {role["metadata"]["name"]: role["metadata"]["labels"] for role in yaml.safe_load_all(RBAC.read_text())}
     aggregated = {

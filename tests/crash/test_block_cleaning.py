@@ -135,12 +135,8 @@ def test_death_at_every_call(
     places = deaths(objects.calls) if what == "objects" else [(number, when) for number, when, _ in each]
     for number, when in places:
         again()
-        dying: Callable[[], Any] = (
-            (lambda n=number, w=when: DyingStore(n, w))
-            if what == "objects"
-            else (lambda n=number, w=when: Interrupted(store.index, at=n, when=w))
-        )
-        with dying(), pytest.raises(Death):
+        dying = DyingStore(number, when) if what == "objects" else Interrupted(store.index, at=number, when=when)
+        with dying, pytest.raises(Death):
             _clean(store)
         _nothing_referenced_is_gone(store)
         _clean(store)
@@ -269,7 +265,8 @@ def test_every_interruption(operation: Operation, index: IndexDatabase) -> None:
 
 
 def high_of(content: dict[str, list[dict[str, Any]]]) -> int:
-    return max([content["block_index"][0]["token_floor"], *(row["token"] for row in content["jobs"])])
+    highest: int = max([content["block_index"][0]["token_floor"], *(row["token"] for row in content["jobs"])])
+    return highest
 
 
 def without_version(answer: Any) -> Any:

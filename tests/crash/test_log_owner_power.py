@@ -14,7 +14,7 @@ import pytest
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
 from compaction.segments.errors import SegmentLogError
-from compaction.segments.planning.unreferenced import DeadSegment, SegmentLimits
+from compaction.segments.planning.unreferenced import DeadSegment, SegmentLimits, find_dead
 from compaction.segments.reading.view import is_log_directory
 from compaction.segments.rewriting.compact import CompactionRequest, compact_log
 from compaction.segments.snapshot.live_indexes import LiveSet
@@ -22,6 +22,7 @@ from compaction.segments.system import compactions
 from compaction.segments.system.rules import LogRow
 from compaction.segments.system.segments import SegmentView
 from crash import test_log_system_power as power
+from support.faults.power_loss import Disk, Recorder
 from support.timing import at_depth
 
 check = power.check
@@ -63,7 +64,7 @@ def compact(log: Path) -> None:
         return
 
 
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[power.Recorder, power.Run, power.Disk]:
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, power.Run, Disk]:
     monkeypatch.setattr(power, "life", life)
     monkeypatch.setattr(power, "check", compacted_first)
     return power.record(tmp_path / "disk")
@@ -84,7 +85,7 @@ def everything_below_the_snapshot(view: SegmentView, row: LogRow, waiting: LiveS
     """A phase 1 that forgets what is live."""
     if row.live is None or not view.segments:
         return {}
-    return compactions.find_dead(view.state(row, waiting), row.live.clip(0, 0))
+    return find_dead(view.state(row, waiting), row.live.clip(0, 0))
 
 
 def test_a_phase_one_that_forgets_what_is_live_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from compaction.segments import writer as segment_writer
 from compaction.segments.directory.fs import regular_segments
 from compaction.segments.errors import SegmentLogError
 from compaction.segments.format import segment_file as segment_files
-from compaction.segments.memtable import LogEntry
+from compaction.segments.memtable import LogEntry, LogPosition
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system import content
 from compaction.segments.system import system as system_module
@@ -57,7 +58,12 @@ class Run:
         history.writes += entries
         written = len(history.writes)
         future = log.append(entries)
-        future.add_done_callback(lambda done: done.exception() or self.recorder.mark(("written", uid, written)))
+
+        def note(done: Future[LogPosition]) -> None:
+            if done.exception() is None:
+                self.recorder.mark(("written", uid, written))
+
+        future.add_done_callback(note)
         if wait:
             future.result(PATIENCE_SECONDS)
 

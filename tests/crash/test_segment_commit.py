@@ -8,6 +8,7 @@ itself) that opens the log as the dead process left it must find every live entr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -248,7 +249,7 @@ def test_a_refusing_disk_leaves_nothing_behind(fresh: Callable[[], Path], lastin
         for number in at_depth(short=REFUSALS[turn % len(REFUSALS) :][:1], deep=REFUSALS):
             directory = fresh()
             refused = DyingFilesystem(at=at, error=OSError(number, "refused"), lasting=lasting)
-            error = _error_of(lambda directory=directory, refused=refused: _refused(refused, directory, plan, way))
+            error = _error_of(partial(_refused, refused, directory, plan, way))
             where = f"{counter.calls[at]}, error {number}"
             assert error is None or str(directory) in str(error), where
             assert content(directory) == before, where

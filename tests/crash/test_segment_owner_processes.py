@@ -177,8 +177,8 @@ def check_all(trio: Trio) -> None:
     with LogSystem(trio.system) as system:
         assert system.drain(PATIENCE_SECONDS)
         for name in LOGS:
-            found = system.open_log(name).read(system.open_log(name).indexes())
-            assert {entry.index: entry.term for entry in found} == trio.journal.models[name].needed()
+            entries = system.open_log(name).read(system.open_log(name).indexes())
+            assert {entry.index: entry.term for entry in entries} == trio.journal.models[name].needed()
         installed = trio.journal.models[FOLLOWER].installed
         assert installed > 0, "nothing was installed, so nothing was tried"
         log_follower.check(system.open_log(FOLLOWER), at_least=installed)

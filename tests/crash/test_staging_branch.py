@@ -29,7 +29,7 @@ GRACE = 100.0
 HEAD: Content = {"a/1": "1", "a/2": "2", "a/3": "3", "b": "4", "c": "5"}
 SEALED: list[Content] = [{"a/1": None, "b": "9"}, {"a/2": "8", "d": "7"}]
 STAGED: Content = {"c": None, "e": "6"}
-SHOWN = {"a/2": "8", "a/3": "3", "b": "9", "d": "7", "e": "6"}
+SHOWN: Content = {"a/2": "8", "a/3": "3", "b": "9", "d": "7", "e": "6"}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Flow:
 
     name: str
     act: Callable[[StagingRepo], object]
-    after: dict[str, str | None]
+    after: Content
 
 
 def compacted(repo: StagingRepo) -> None:
@@ -63,15 +63,15 @@ def committed(repo: StagingRepo) -> None:
 
 
 FLOWS = [
-    Flow("compaction", compacted, dict(SHOWN)),
-    Flow("commit", committed, dict(SHOWN)),
-    Flow("reset", lambda repo: repo.resetter.reset("main"), dict(HEAD)),
+    Flow("compaction", compacted, SHOWN),
+    Flow("commit", committed, SHOWN),
+    Flow("reset", lambda repo: repo.resetter.reset("main"), HEAD),
     Flow(
         "reset of a prefix",
         lambda repo: repo.resetter.reset_prefix("main", b"a/"),
         {"a/1": "1", "a/2": "2", "a/3": "3", "b": "9", "d": "7", "e": "6"},
     ),
-    Flow("set", lambda repo: repo.set("z", "1"), SHOWN | {"z": "1"}),
+    Flow("set", lambda repo: repo.set("z", "1"), {**SHOWN, "z": "1"}),
     Flow("delete", lambda repo: repo.delete("a/3"), {key: text for key, text in SHOWN.items() if key != "a/3"}),
 ]
 

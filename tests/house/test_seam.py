@@ -76,9 +76,10 @@ def names_of(kind: Kind) -> set[str]:
     found = {member.name, member.member, type(kind).__name__}
     for job in member.jobs:
         found |= {job.name, job.member, job.sources.__name__, job.parameters.__name__}
-    source = inspect.getmodule(member.model)
+    source, errors = inspect.getmodule(member.model), inspect.getmodule(ERRORS[kind.name])
+    assert source is not None
+    assert errors is not None
     found |= {name for name, value in vars(source).items() if getattr(value, "__module__", "") == api_module(kind)}
-    errors = inspect.getmodule(ERRORS[kind.name])
     found |= {
         name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
     }

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _INIT = r"""
 set -eu
@@ -132,7 +132,7 @@ def unpack(archive: Path, directory: Path) -> Unpacked:
     return Unpacked(root, config)
 
 
-def _member(archive: tarfile.TarFile, name: str) -> Any:
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     found = archive.extractfile(name)
-    assert found is not None, f"{archive.name} has no {name}"
+    assert found is not None, f"{archive.name!r} has no {name}"
     return found

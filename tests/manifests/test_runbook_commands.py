@@ -29,7 +29,7 @@ from compaction.staging.cli.options import KV_VARIABLE, REPOSITORY_VARIABLE
 from compaction.staging.store import StagingConnection, StagingStore
 from conftest import delete_namespace
 from manifests.test_readme import blocks_of, inline_commands_of
-from support.cluster.by_kubectl import PROGRAMS, ROLES, Answer, Cluster, User
+from support.cluster.by_kubectl import PROGRAMS, ROLES, Answer, Cluster, Object, User
 from support.cluster.control_plane import ROOT
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
@@ -41,7 +41,7 @@ PAGES = sorted((ROOT / "docs" / "runbooks").glob("Compaction*.md"))
 SEGMENT = "0000000000000007.segment"
 PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|CATALOG|JOB|DIR|POD|TARGET/SOURCE|HASH)\b")
 COMMENT = re.compile(r"\s+# .*$")
-POD = {
+POD: Object = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "logs-w-1", "labels": {"compaction.dev/component": "worker"}},
@@ -62,7 +62,7 @@ LEASE = {
     "metadata": {"name": "compaction-coordinator"},
     "spec": {"holderIdentity": "replica-a"},
 }
-STATUS = {
+STATUS: Object = {
     "observedGeneration": 1,
     "conditions": [condition("Ready", "Compacted")],
     "quarantined": [

@@ -19,9 +19,9 @@ from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.tenants import OF_WORKERS, TenantAttempt, TenantTable, pod
-from manifests.test_install import everything
 from support.clocks import TIMEOUT_FLAG, eventually
-from support.cluster.control_plane import NAMESPACED, ControlPlane
+from support.cluster.by_kubectl import Object
+from support.cluster.control_plane import NAMESPACED, ControlPlane, everything
 
 pytestmark = pytest.mark.apiserver
 
@@ -228,7 +228,7 @@ def test_accounts_of_ours_do_nothing_but_their_work(plane: ControlPlane) -> None
         assert attempt(plane, user, pod(account)) == ""
 
 
-BEYOND = (
+BEYOND: tuple[tuple[Object, str], ...] = (
     ({"hostNetwork": True}, "nothing of the node"),
     ({"hostPID": True}, "nothing of the node"),
     ({"hostIPC": True}, "nothing of the node"),

@@ -294,7 +294,7 @@ def other_pod(
 ) -> Iterator[None]:
     """A pod that runs a command of the shell, as PodSecurity `restricted` wants it; afterwards it is gone."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    main = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", command]}
+    main: Object = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", command]}
     main |= {"securityContext": security, "resources": {"requests": requests, "limits": limits or {}}}
     spec = {
         "restartPolicy": "Never",

@@ -160,7 +160,7 @@ def situation(
         if request.param == ALL:
             system = stack.enter_context(operator_of_all_namespaces(installation, directory / "cluster"))
             plain = stack.enter_context(namespace_without_labels(installation))
-            tenants = Tenant(node, storage, SYSTEM, True), Tenant(node, plain, SYSTEM, False)
+            tenants: tuple[Tenant, ...] = Tenant(node, storage, SYSTEM, True), Tenant(node, plain, SYSTEM, False)
         else:
             system, restricted = storage, request.param == ONE
             if not restricted:

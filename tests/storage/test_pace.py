@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from itertools import accumulate
@@ -139,7 +140,7 @@ def test_a_rewrite_stays_below_its_limit_from_beginning_to_end(log: Path, monkey
     monkeypatch.setattr(reader, "CHUNK_BYTES", 20_000)
     clock, rate = Clock(), 50_000
     began, moved = clock.now, 0
-    preadv, write = reader.os.preadv, fs.write
+    preadv, write = os.preadv, fs.write
 
     def count(size: int) -> None:
         nonlocal moved
@@ -155,7 +156,7 @@ def test_a_rewrite_stays_below_its_limit_from_beginning_to_end(log: Path, monkey
         count(sum(map(len, buffers)))
         write(fd, buffers)
 
-    monkeypatch.setattr(reader.os, "preadv", counted_read)
+    monkeypatch.setattr(os, "preadv", counted_read)
     monkeypatch.setattr(fs, "write", counted_write)
     least = rewrite(log, Pace(bytes_per_second=rate, clock=clock, sleep=clock.sleep))
     assert moved > 500_000

@@ -63,7 +63,8 @@ def test_a_changed_secret_is_seen_at_the_next_read_and_removed_keys_are_gone(tmp
 def test_keys_of_two_versions_are_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubelet changes `..data` between the first and the second file, and removes the version that it led to."""
     mount(tmp_path, "store", {"a": "1", "b": "1"})
-    original, changed = Path.read_bytes, []
+    original = Path.read_bytes
+    changed: list[bool] = []
 
     def change_then_read(path: Path) -> bytes:
         if path.name == "b" and not changed:

@@ -82,14 +82,16 @@ def newer_snapshot(looks: Looks) -> None:
     write_snapshot(looks.log, index=(view.snapshot_index or 0) + 1, term=1, live=LiveSet.from_indexes([5]), sync=False)
 
 
+def became_a_link(looks: Looks) -> None:
+    (looks.log / FIRST).unlink()
+    (looks.log / FIRST).symlink_to("0000000000000002.segment")
+
+
 CHANGES: dict[str, Callable[[Looks], object]] = {
     "a segment is gone": lambda looks: (looks.log / FIRST).unlink(),
     "a segment was added": lambda looks: shutil.copy(looks.log / LAST, looks.log / "0000000000000007.segment"),
     "a segment is another file": lambda looks: replace_file(looks.log / FIRST),
-    "a segment became a link": lambda looks: (
-        (looks.log / FIRST).unlink(),
-        (looks.log / FIRST).symlink_to("0000000000000002.segment"),
-    ),
+    "a segment became a link": became_a_link,
     "the live indexes were written in place": lambda looks: (looks.snapshot / "indexes").write_bytes(b"nothing"),
     "the live indexes are gone": lambda looks: (looks.snapshot / "indexes").unlink(),
     "there is a newer snapshot": newer_snapshot,

@@ -174,7 +174,8 @@ def test_a_parked_job_tells_its_last_attempt_as_well() -> None:
 
 def test_nobody_there_is_said_first_of_all_causes() -> None:
     fresh = policy_with({"observedGeneration": -1})
-    for leases in ([], None):
+    nobody: tuple[list[Lease] | None, ...] = ([], None)
+    for leases in nobody:
         told = explain_policy(fresh, (), leases, NOW)
         assert "No operator has observed it yet." in told.state
         assert told.actions == ("Start the operator: compactor operator --namespace storage",)

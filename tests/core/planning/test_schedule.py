@@ -29,8 +29,8 @@ EXPRESSIONS = (
 HOUR, DAY = 3600.0, 86400.0
 
 
-def at(zone: str, *when: int, fold: int = 0) -> float:
-    return datetime(*when, tzinfo=ZoneInfo(zone), fold=fold).timestamp()  # type: ignore[arg-type]
+def at(zone: str, year: int, month: int, day: int, hour: int = 0, minute: int = 0, *, fold: int = 0) -> float:
+    return datetime(year, month, day, hour, minute, tzinfo=ZoneInfo(zone), fold=fold).timestamp()
 
 
 def local(zone: str, moment: float | None) -> str:

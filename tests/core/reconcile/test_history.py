@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.policy_status import MAX_RUNS, RunRecord
 from support.cluster.world import GAIN, Crash, F, P, PlainCluster, S, cluster_with
 
-DONE = {"outcome": "Failed", "reason": "StoreUnreadable"}
+DONE: dict[str, Any] = {"outcome": "Failed", "reason": "StoreUnreadable"}
 
 
 def record(world: PlainCluster) -> RunRecord:
@@ -59,7 +60,7 @@ def test_why_a_plan_was_made() -> None:
 
 def test_an_approved_plan_says_when_by_whom_and_what_until_it_has_ended() -> None:
     world = cluster_with(2, approval="Manual")
-    assert world.status.history == (), "a plan that waits is no run"
+    assert list(world.status.history) == [], "a plan that waits is no run"
     plan = world.status.plan
     assert plan is not None
     world.wall += 100

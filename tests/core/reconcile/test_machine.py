@@ -91,9 +91,9 @@ class ReconcileMachine(RuleBasedStateMachine):
         for worker in self.world.workers.values():
             worker.changed_at = self.world.wall
         for job, lease in self.world.leases.items():
-            worker = self.world.workers.get(lease.holder)
+            holder = self.world.workers.get(lease.holder)
             # A worker's last word is its last: from then on its Lease is silent.
-            if worker is not None and worker.process == "running" and lease.report is None:
+            if holder is not None and holder.process == "running" and lease.report is None:
                 self.world.renew(job, progress=50)
 
     @rule()

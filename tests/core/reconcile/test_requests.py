@@ -13,6 +13,7 @@ from compaction.api.enums import JobState, PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.requests import RequestOutcome, RequestStatus, RunNowStatus
 from compaction.core.planning.debt import TargetProblem
+from compaction.core.reconcile.actions import RunStoreTask
 from compaction.core.reconcile.observations import Hold
 from support.cluster.world import Crash, PlainCluster, cluster_with
 
@@ -370,7 +371,12 @@ def test_nothing_is_deleted_on_hold() -> None:
     world = cluster_with(0)
     swept = []
     run = world._run_store_task
-    world._run_store_task = lambda task: (swept.append(task.task.value), run(task))[1]  # type: ignore[method-assign]
+
+    def noted(task: RunStoreTask) -> None:
+        swept.append(task.task.value)
+        run(task)
+
+    world._run_store_task = noted  # type: ignore[method-assign]
     world.hold = HOLD
     world.memory = replace(world.memory, store=replace(world.memory.store, sweep_due=world.wall))
     world.pass_time(HOUR)

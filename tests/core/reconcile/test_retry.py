@@ -254,7 +254,7 @@ def test_a_released_segment_is_tried_again_and_may_be_set_aside_again(value: str
     looks = world.readings
     world.annotate(release=value)
     world.rest()
-    assert world.status.quarantined == ()
+    assert list(world.status.quarantined) == []
     assert world.status.released == value
     assert world.readings > looks
     assert world.state(job) is JobState.IN_PROGRESS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
     with cluster(tmp_path) as kv, Client(kv.members, timeout=PATIENCE_SECONDS) as client:
         kv.start(*NAMES)
         workload = Workload(kv.members, keys=200, value_bytes=256, pause=0.01, timeout=PATIENCE_SECONDS)
+
+        def has_written(more_than: int) -> bool:
+            return len(workload.moments) > more_than
+
         with under_load(workload):
             eventually(lambda: kv.status(client, "b").snapshot, "a snapshot of b", pause=0.05)
             kv.kill("b")
@@ -61,7 +66,7 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
                 kv.kill(name)
                 written = len(workload.moments)
                 kv.start(name)
-                eventually(lambda written=written: len(workload.moments) > written + 5, "writes after a restart")
+                eventually(partial(has_written, written + 5), "writes after a restart")
         compared(client, workload)
         before = {name: client.status(name) for name in NAMES}
         assert all(item.entries < item.last // 2 for item in before.values()), "dead entries were dropped"

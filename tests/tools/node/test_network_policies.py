@@ -10,7 +10,7 @@ import pytest
 from node.network_policies import ruleset, selects
 
 Object = dict[str, Any]
-SPACES = [{"metadata": {"name": "a"}}, {"metadata": {"name": "b", "labels": {"team": "b"}}}]
+SPACES: list[Object] = [{"metadata": {"name": "a"}}, {"metadata": {"name": "b", "labels": {"team": "b"}}}]
 
 
 def pod(name: str, address: str, *, namespace: str = "a", phase: str = "Running", **labels: str) -> Object:
