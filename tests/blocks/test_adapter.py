@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import Update, delete, update
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job.job import CompactionJobSpec
 from compaction.api.policy.policy import CompactionPolicySpec
 from compaction.blocks import adapter
+from compaction.blocks.format.footer import read_footer
 from compaction.blocks.index.queued import Fault
 from compaction.blocks.index.registering import BlockReplacement
 from compaction.blocks.index.rows import read_schemas
-from compaction.blocks.index.tables import BLOCKS, SCHEMAS
+from compaction.blocks.index.tables import BLOCKS, SCHEMAS, IndexChange
 from compaction.blocks.model import block_path
 from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.schema import book
@@ -273,7 +275,12 @@ def test_what_is_under_way_when_it_is_closed_goes_on_and_is_the_last_to_let_go(
     fill(ground.store, range(1, 4))
     closed: list[BlockStore] = []
     close, high_water = BlockStore.close, BlockStore.high_water
-    monkeypatch.setattr(BlockStore, "close", lambda store: (closed.append(store), close(store)))
+
+    def noted(store: BlockStore) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(BlockStore, "close", noted)
 
     def in_the_middle(store: BlockStore, job: str) -> int:
         ground.adapter.close()
@@ -288,14 +295,18 @@ def test_what_is_under_way_when_it_is_closed_goes_on_and_is_the_last_to_let_go(
     assert len(closed) == 2, "and lets go at its end"
 
 
+def execute(change: IndexChange, changed: Update) -> None:
+    change.connection.execute(changed)
+
+
 def test_rows_that_no_job_can_name_park_themselves(connection: BlockStoreConnection) -> None:
     """Written by another program, or before there was a rule: they are named, and the others are planned."""
     with closing(Ground(connection)) as ground:
         fill(ground.store, range(9))
-        bad = {0: {"tenant": "a\nb"}, 1: {"tenant": "a\nb"}, 2: {"shard": 2**31}}
+        bad: dict[int, dict[str, object]] = {0: {"tenant": "a\nb"}, 1: {"tenant": "a\nb"}, 2: {"shard": 2**31}}
         for number, values in bad.items():
             changed = update(BLOCKS).where(BLOCKS.c.id == block_id(number)).values(**values)
-            ground.store.index.change(lambda change, changed=changed: change.connection.execute(changed))
+            ground.store.index.change(partial(execute, changed=changed))
         reading = ground.look().reading
         planned = {source for candidate in reading.candidates for group in candidate.groups for source in group.sources}
         assert planned == {block_id(number) for number in range(3, 9)}
@@ -314,8 +325,8 @@ def test_a_block_on_which_the_code_fails_tells_no_schema_and_stops_no_scan(
     with closing(Ground(connection)) as ground:
         fill_units(ground.store, range(6))
         forget_schemas(ground.store)
-        plain, bad = book.read_footer, block_path("acme", 0, block_id(0))
-        monkeypatch.setattr(book, "read_footer", lambda objects, path: [][3] if path == bad else plain(objects, path))
+        bad = block_path("acme", 0, block_id(0))
+        monkeypatch.setattr(book, "read_footer", lambda store, path: [][3] if path == bad else read_footer(store, path))
         assert ground.look().reading.problem is None
 
 

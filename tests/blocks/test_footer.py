@@ -127,7 +127,7 @@ def test_schema_ids_tell_schemas_apart_and_not_their_storage(folder: ObjectStora
     assert len({plain, *(identify(other) for other in (*others, wide))}) == 5
 
 
-class ToyKms(pe.KmsClient):
+class ToyKms(pe.KmsClient):  # type: ignore[misc]
     """Keys are wrapped by nothing."""
 
     def __init__(self, config: pe.KmsConnectionConfig) -> None:

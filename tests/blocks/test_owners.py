@@ -33,6 +33,7 @@ from compaction.blocks.owners import (
     SPARK_SINK,
     FileOwner,
     FolderOwners,
+    OwnerSign,
     sign_of_path,
 )
 from compaction.blocks.rebuild.rebuilding import Lake, rebuild_index
@@ -113,7 +114,12 @@ def test_each_folder_is_asked_once_and_none_that_a_listing_has_shown(
 ) -> None:
     asked: list[str] = []
     ask = FolderOwners._ask
-    monkeypatch.setattr(FolderOwners, "_ask", lambda self, folder: asked.append(folder) or ask(self, folder))
+
+    def noted(self: FolderOwners, folder: str) -> OwnerSign | None:
+        asked.append(folder)
+        return ask(self, folder)
+
+    monkeypatch.setattr(FolderOwners, "_ask", noted)
     paths = [f"lake/{day}/{number}.parquet" for day in range(3) for number in range(50)]
     owners = FolderOwners(block_store.objects)
     assert owners.of(paths) == owners.of(reversed(paths)) == {}
@@ -172,8 +178,17 @@ def test_what_may_not_be_listed_counts_below_the_root_only(
             raise ObjectAccessError(folder, "access denied")
 
     remote = FolderOwners._remote
-    monkeypatch.setattr(FolderOwners, "_remote", lambda self, folder: refuse(folder) or remote(self, folder))
-    monkeypatch.setattr("compaction.blocks.owners._signs_in", lambda folder: refuse(str(folder).strip("/")) or iter(()))
+
+    def refusing(self: FolderOwners, folder: str) -> Iterator[OwnerSign]:
+        refuse(folder)
+        return remote(self, folder)
+
+    def refusing_locally(folder: Path) -> Iterator[OwnerSign]:
+        refuse(str(folder).strip("/"))
+        return iter(())
+
+    monkeypatch.setattr(FolderOwners, "_remote", refusing)
+    monkeypatch.setattr("compaction.blocks.owners._signs_in", refusing_locally)
     assert FolderOwners(block_store.objects).of(["lake/x.parquet"]) == {}
     denied.append(f"{root}/lake")
     with pytest.raises(ObjectAccessError, match="its owner is not known"):

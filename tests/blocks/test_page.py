@@ -40,7 +40,7 @@ def test_tables() -> None:
 
 
 def test_keys_of_footers() -> None:
-    said = BlockMetadata("i", "t", 0, 0, "c", RowFingerprint(), (), "j", 1, 0, 1, ("s",), ("o",), ("a",)).encode()
+    said = BlockMetadata("i", "t", 0, 0, "c", RowFingerprint(), (), "j", 0, 1, ("s",), ("o",), ("a",), 1).encode()
     rows = re.search(r"\| key `compaction\.dev\.` \| what \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE)
     assert rows
     named = [name for line in rows[1].splitlines() for name in re.findall(r"`([a-z-]+)`", line.split("|")[1])]

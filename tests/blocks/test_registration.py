@@ -105,7 +105,8 @@ def test_a_fingerprint_of_another_number_of_rows_is_a_lie(folder: ObjectStorage)
 
 @pytest.mark.parametrize("field", ["id", "tenant", "shard", "level"])
 def test_a_block_of_somebody_else_is_refused(folder: ObjectStorage, field: str) -> None:
-    other = {"id": str(ULID()), "tenant": "other", "shard": 7, "level": 3}[field]
+    others: dict[str, Any] = {"id": str(ULID()), "tenant": "other", "shard": 7, "level": 3}
+    other = others[field]
     said = dataclasses.replace(BlockMetadata(ID, "acme", 0, 0), **{field: other})
     with pytest.raises(UnsuitableBlockError, match=f"{field} is .?{other}"):
         look(folder, parquet(rows(3), said))

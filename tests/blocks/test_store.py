@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_new_store_is_bound_once(connection: BlockStoreConnection) -> None:
     again.close()
 
 
-def test_a_lost_index_is_not_an_empty_store(connection: BlockStoreConnection, tmp_path) -> None:
+def test_a_lost_index_is_not_an_empty_store(connection: BlockStoreConnection, tmp_path: Path) -> None:
     """A new index knows none of the blocks: whoever collects orphans would delete all of them."""
     store = BlockStore.open(connection)
     fill(store, [1])
@@ -49,7 +50,7 @@ def test_a_lost_index_is_not_an_empty_store(connection: BlockStoreConnection, tm
         BlockStore.open(new)
 
 
-def test_the_index_of_another_store_is_refused(connection: BlockStoreConnection, tmp_path) -> None:
+def test_the_index_of_another_store_is_refused(connection: BlockStoreConnection, tmp_path: Path) -> None:
     store = BlockStore.open(connection)
     fill(store, [1])
     store.close()

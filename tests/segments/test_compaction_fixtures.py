@@ -87,6 +87,7 @@ def test_phase_3_has_ras_outcome_by_content(
     expected = manifest(name)
     live = live_set(expected["live_indexes"])
     index = expected.get("snapshot_index", snapshot)
+    assert index is not None
     ours = restore(ra_fixtures / name / part, tmp_path / "ours", expected["files"])
     theirs = restore(ra_fixtures / name / "after", tmp_path / "theirs", expected["after_files"])
     before = content(ours, snapshot_index=index, live=live)

@@ -164,7 +164,7 @@ def test_how_much_is_read_at_once_changes_nothing(
         changed[data.draw(st.integers(len(HEADER), len(changed) - 1))] ^= data.draw(st.integers(1, 255))
     found = []
     for at_once in (len(changed), stretch):
-        reader, read, damage = WalReader(bytes(changed), file=FILE, stretch=at_once), [], ""
+        reader, read, damage = WalReader(bytes(changed), file=FILE, stretch=at_once), list[WalRecord](), ""
         try:
             read.extend(reader)
         except DamagedWalError as error:

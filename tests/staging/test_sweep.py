@@ -94,7 +94,7 @@ class TestTokens:
         """The sweep drops the token that takes changes back before the branch has it: the reset is repeated."""
         repo.put({"a": "1", "b": "1"}, staging={"a": "2", "b": "2"})
         swap = type(repo.area.branches).swap
-        done = []
+        done: list[bool] = []
 
         def sweep_first(self: Any, branch: Any, record: Any) -> Any:
             if not done:
@@ -120,7 +120,7 @@ class TestTokens:
         """
         repo.put({"a": "1"}, staging={"a": "2"})
         swap, note = type(repo.area.branches).swap, sweep._note
-        done = []
+        done: list[object] = []
 
         def sweep_first(self: Any, branch: Any, record: Any) -> Any:
             if done:

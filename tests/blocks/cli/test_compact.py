@@ -198,7 +198,8 @@ def test_times_of_several_writers_become_one_block_wherever_a_unit_holds_them(
     """INT96: ordinary dates go with digits of nanoseconds or with 9999-12-31, and these two stay apart, with the
     reason; so it is when outputs are merged with blocks that come later.
     """
-    distant, fine, ordinary = [253_402_297_200_000_000, None], [1_700_000_000_123_456_789, None], [10**15, -1]
+    distant, fine = [253_402_297_200_000_000, None], [1_700_000_000_123_456_789, None]
+    ordinary: list[int | None] = [10**15, -1]
     add_times(blocks, 1, "us", ordinary)
     add_times(blocks, 2, "ns", fine)
     assert blocks.data("plan", "--all")["conflicts"] == []

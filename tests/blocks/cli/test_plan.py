@@ -137,8 +137,8 @@ def test_a_finished_compaction_leaves_nothing_that_looks_like_a_problem(blocks: 
 
 def test_what_schemas_keep_apart_is_said_once_everywhere(blocks: BlockCommands, tmp_path: Path) -> None:
     """Eighteen blocks of three units of time: three merges of six, and then nothing can be done because of it."""
-    for first, unit in enumerate(("ms", "us", "ns")):
-        blocks.add_of(pa.timestamp(unit, "UTC"), *range(first, 18, 3))
+    for start, unit in enumerate(("ms", "us", "ns")):
+        blocks.add_of(pa.timestamp(unit, "UTC"), *range(start, 18, 3))
     kinds = " | ".join(f"timestamp[{unit}, tz=UTC]" for unit in ("ms", "ns", "us"))
     said = f"3 schemas of `acme` cannot be merged: column time {kinds}"
     planned = blocks.data("plan", "--all")
@@ -175,7 +175,7 @@ def shuffled(count: int) -> pa.Table:
 
 
 def test_registration_says_which_order_it_found_and_why(blocks: BlockCommands) -> None:
-    by_service = {"sorted_by": ["service", "time"], "row_group_size": 15}
+    by_service: dict[str, Any] = {"sorted_by": ["service", "time"], "row_group_size": 15}
     blocks.objects.put("declared.parquet", parquet(rows(100), **by_service))
     blocks.objects.put("found.parquet", parquet(rows(100)))
     blocks.objects.put("none.parquet", parquet(shuffled(100)))

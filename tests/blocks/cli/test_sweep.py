@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,11 @@ def test_a_part_that_fails_is_named_and_the_others_are_done(
     assert line.startswith(f"error: {blocks.connection.url}: no answer from the store. Check the folder"), line
     done = json.loads(result.stdout)
     assert [name for name in PARTS if done[name] is None] == [part]
-    counts = {"retention": lambda: done["retention"]["blocks"], "orphans": lambda: done["orphans"]["deleted"]}
-    counts["tombstones"] = lambda: done["tombstones"]["swept"]["blocks"]
+    counts: dict[str, Callable[[], int]] = {
+        "retention": lambda: done["retention"]["blocks"],
+        "tombstones": lambda: done["tombstones"]["swept"]["blocks"],
+        "orphans": lambda: done["orphans"]["deleted"],
+    }
     assert all(count() >= 1 for name, count in counts.items() if name != part)
     table = blocks.run(*asked)
     assert table.exit_code == 1

@@ -46,7 +46,8 @@ def by_itself(value: bytes) -> int:
 
 
 def hashes_of(array: pa.Array) -> list[int]:
-    return text_hashes(array).tolist()
+    hashes: list[int] = text_hashes(array).tolist()
+    return hashes
 
 
 @given(VALUES, st.integers(0, 9), st.integers(1, 5))

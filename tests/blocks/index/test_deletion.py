@@ -165,14 +165,14 @@ class TestTombstones:
             replace(index, BlockReplacement(f"j{number}", 1, ids, tuple(top), "{}"), clock=partial(int, NOON - number))
         quarantine(index, {elsewhere[0].id: BAD}, now=NOON)
         drop(index, elsewhere[0].id, clock=lambda: NOON)
-        ids = [block.id for block in (*first, *second)]
-        assert {item.block for item in due(index, now=NOON, grace=0)} == {*ids, elsewhere[0].id}
-        failed(index, {ids[0]: "403"}, now=NOON)
-        confirm(index, [*ids[1:], elsewhere[0].id], now=NOON)
+        gone = [block.id for block in (*first, *second)]
+        assert {item.block for item in due(index, now=NOON, grace=0)} == {*gone, elsewhere[0].id}
+        failed(index, {gone[0]: "403"}, now=NOON)
+        confirm(index, [*gone[1:], elsewhere[0].id], now=NOON)
         assert due(index, now=NOON, grace=0) == ()
-        assert {item.block for item in standing(index)} == {ids[0], *(block.id for block in outputs)}
+        assert {item.block for item in standing(index)} == {gone[0], *(block.id for block in outputs)}
         assert next_due(index, grace=0) == NOON + FIRST_PAUSE
-        confirm(index, ids[:1], now=NOON)
+        confirm(index, gone[:1], now=NOON)
         assert [item.block for item in due(index, now=NOON, grace=0)] == [block.id for block in outputs]
 
     def test_a_deletion_is_remembered_and_then_forgotten(self, index: IndexDatabase) -> None:

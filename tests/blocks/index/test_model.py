@@ -211,7 +211,7 @@ def test_any_sequence_of_calls(index: IndexDatabase) -> None:
         pass
 
     Here.index = index
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Here,
         settings=settings(max_examples=examples(8), stateful_step_count=20, suppress_health_check=list(HealthCheck)),
     )

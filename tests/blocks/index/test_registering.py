@@ -246,7 +246,7 @@ class TestQueue:
 
 
 def test_many_register_the_same(index_url: str) -> None:
-    results = []
+    results: list[str] = []
 
     def write() -> None:
         database = IndexDatabase.open(index_url)

@@ -14,6 +14,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -42,9 +43,13 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, anonymous())
 
 
+def opened(path: str) -> BinaryIO:
+    return open(path, "rb")
+
+
 def measured(limit: int, key: str, output: str, *sources: str) -> dict[str, object]:
     """See the module."""
-    inputs = [MergeInput(name=path, open=partial(open, path, "rb")) for path in sources]
+    inputs = [MergeInput(name=path, open=partial(opened, path)) for path in sources]
     base, watch = anonymous(), Watch()
     watch.start()
     result = merge(inputs, output, MergeSettings(sort_key=tuple(key.split(",")), memory_bytes=limit))

@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count, permutations
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -349,9 +350,9 @@ def test_files_are_merged_with_each_other_wherever_a_unit_holds_the_times_of_all
         assert duckdb_rows(output) == duckdb_rows(*parts)
         assert types_in(output) == types_in(parts[0])
         assert footer_of(output).int96.columns == readings_of(rows_in(output))
-        assert read_back("output", lambda data=output: io.BytesIO(data)) == sum(  # type: ignore[misc]
-            (read_back("source", lambda data=data: io.BytesIO(data)) for data in parts),
-            RowFingerprint(),  # type: ignore[misc]
+        assert read_back("output", partial(io.BytesIO, output)) == sum(
+            (read_back("source", partial(io.BytesIO, data)) for data in parts),
+            RowFingerprint(),
         )
         kin = {**{name: schemas[name] for name in item}, "output": footer_of(output).named_schema[1]}
         assert len(classes_of(kin).classes()) == 1
@@ -423,7 +424,7 @@ def test_a_part_of_the_keys_is_the_same_part_in_whichever_unit_a_file_is_read(fi
     """Bounds are numbers of the merged type: here microseconds, where the file itself is read in nanoseconds."""
     data = times_file({"ts": [(0, 1000), (0, 5000), (0, 9000)], "fine": [(0, 1)] * 3}, [0, 1, 2])
     sources = [source_of(spark_file((3, 7))), source_of(data)]
-    bounds = ({"last": 6}, {"first": 6})[first]
+    bounds: dict[str, Any] = ({"last": 6}, {"first": 6})[first]
     sink = io.BytesIO()
     merge([replace(source, **bounds) for source in sources], sink, MergeSettings(sort_key=("ts",)))
     assert moments_in(sink.getvalue()) == [[1, 3, 5], [7, 9]][first]

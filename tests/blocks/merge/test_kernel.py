@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -296,7 +297,7 @@ def test_memory_stays_within_the_limit(files: int, rows: int, is_sorted: bool, t
         )
         pq.write_table(rows_of, path, row_group_size=2_000)
         total, size = total + fingerprint(rows_of), size + rows_of.nbytes
-        inputs.append(MergeInput(name=str(n), open=lambda path=path: str(path), sort_key=KEY if is_sorted else ()))
+        inputs.append(MergeInput(name=str(n), open=partial(str, path), sort_key=KEY if is_sorted else ()))
     del rows_of
     limit = MIN_MEMORY
     assert size > 1.5 * limit
@@ -314,7 +315,7 @@ def test_memory_stays_within_the_limit(files: int, rows: int, is_sorted: bool, t
 
 
 LONG = "x" * (64 << 10)
-EXPANDING = {
+EXPANDING: dict[str, tuple[dict[str, object], pa.Array]] = {
     "texts that share their beginnings": ({"column_encoding": {"c": "DELTA_BYTE_ARRAY"}}, pa.array([LONG] * 1500)),
     "a text that repeats": ({"use_dictionary": ["c"]}, pa.array([*(str(n) for n in range(900)), *[LONG] * 600])),
     "nulls": ({"use_dictionary": ["c"]}, pa.nulls(1_000_000, pa.decimal128(38, 2))),

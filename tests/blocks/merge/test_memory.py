@@ -53,12 +53,12 @@ class Planned:
     group_rows: int = 0
     whole_cost: int = 0
 
-    def batches(self, rows: int, *, whole: bool = False) -> None:
+    def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
         raise AssertionError("nothing is read to plan")
 
 
 def inputs(*sizes: int) -> list[Run]:
-    return [Planned(size * MIB, size, (number,)) for number, size in enumerate(sizes)]  # type: ignore[list-item,misc]
+    return [Planned(size * MIB, size, (number,)) for number, size in enumerate(sizes)]
 
 
 def spilled(runs: list[Run]) -> Planned:
@@ -75,9 +75,9 @@ def test_what_fits_is_merged_as_it_is() -> None:
 def test_what_does_not_overlap_is_never_spilled() -> None:
     runs = [Planned(60 * MIB, 60, (n,), least=10 * n, most=10 * n + 9) for n in range(1000)]
     with mock.patch.object(budget.Budget, "most_runs", 2):
-        assert ROOM.to_spill(runs) is None  # type: ignore[arg-type]
-        assert ROOM.to_spill([*runs, Planned(60, 60, (1000,), least=5, most=9)]) is None  # type: ignore[list-item]
-        assert ROOM.to_spill([*runs, Planned(60 * MIB, 60, (1000,), least=5, most=9)]) is not None  # type: ignore[list-item]
+        assert ROOM.to_spill(runs) is None
+        assert ROOM.to_spill([*runs, Planned(60, 60, (1000,), least=5, most=9)]) is None
+        assert ROOM.to_spill([*runs, Planned(60 * MIB, 60, (1000,), least=5, most=9)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_it_ends_with_neighbours_in_their_order_and_never_merges_more_than_fits(
                 break
             assert len(runs[window]) <= most
             assert sum(run.cost for run in runs[window]) <= PAGES * MIB
-            runs[window] = [spilled(runs[window])]  # type: ignore[list-item]
+            runs[window] = [spilled(runs[window])]
         else:
             raise AssertionError("it does not end")
     assert [number for run in runs for number in run.holds] == list(range(len(sizes)))  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ def runs(draw: st.DrawFn) -> list[Counted]:
     made = []
     for _ in range(draw(st.integers(1, 7))):
         begin = draw(st.integers(0, 60))
-        keys: list[int | None] = sorted(draw(st.lists(st.integers(begin, begin + 12), min_size=1, max_size=20)))
+        keys = sorted(draw(st.lists(st.integers(begin, begin + 12), min_size=1, max_size=20)))
         nulls = draw(st.integers(0, 1))
         least = draw(st.sampled_from([keys[0], keys[0], begin, None]))
         upper = None if nulls or least is None else draw(st.sampled_from([keys[-1], begin + 12, None]))

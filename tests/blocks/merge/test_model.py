@@ -104,7 +104,8 @@ def one_file(
     for name, kind in mine.items():
         if kind == pa.int32():
             for row in rows:
-                row[name] = row[name] if row[name] is not None and abs(row[name]) < 2**31 else None
+                value = row[name]
+                row[name] = value if value is not None and abs(value) < 2**31 else None
     is_sorted = draw(st.integers(0, 3)) > 0
     if is_sorted:
         rows.sort(key=lambda row: order_of(row, key))
@@ -163,7 +164,7 @@ def test_merge_equals_the_model(
     options = MergeSettings(sort_key=case.key, deduplicate=deduplicate, max_group_rows=group)
     with small(rows, runs, sample, whole=whole):
         file, result = merge_bytes(case.inputs, options)
-    expected, dropped = merged(case.files, case.key), []
+    expected, dropped = merged(case.files, case.key), list[Row]()
     if deduplicate:
         expected, dropped = keep_last(expected, case.key)
     table = file.read()
@@ -220,8 +221,11 @@ def test_parts_are_about_equal() -> None:
         parquet_of(pa.table({"key": pa.array(range(n, 10_000, 4))}), key=["key"], row_group_size=100) for n in range(4)
     ]
     footers = [read_footer(block(item), ["key"]) for item in data]
-    edges = [0, *(item.last for item in key_ranges(footers, "key", parts=4)[:-1]), 10_000]
-    assert all(2_000 < after - before < 3_000 for before, after in pairwise(edges))
+    edges = [0]
+    for item in key_ranges(footers, "key", parts=4)[:-1]:
+        assert isinstance(item.last, int)
+        edges.append(item.last)
+    assert all(2_000 < after - before < 3_000 for before, after in pairwise([*edges, 10_000]))
 
 
 @given(

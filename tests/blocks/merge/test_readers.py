@@ -167,7 +167,7 @@ def lines(count: int = ROWS, *, file: int = 0) -> pa.Table:
 
 def written(path: Path, table: pa.Table, **options: object) -> OpenedFooter:
     defaults = {"compression": "zstd", "use_dictionary": False, "write_batch_size": 256}
-    pq.write_table(table, path, **{**defaults, **options})  # type: ignore[arg-type]
+    pq.write_table(table, path, **{**defaults, **options})
     return footer_of(path)
 
 

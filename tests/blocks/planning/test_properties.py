@@ -47,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(rules=RULES)
     def begin(self, rules: BlockRules) -> None:
-        self.rules = rules
+        self.block_rules = rules
         self.queue = BlockQueue(rules)
         self.now = 0.0
         self.numbers = 0
@@ -62,7 +62,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.numbers += 1
         assert self.queue.push(one)
         assert not self.queue.push(one), "known"
-        level_of = self.rules.level_of(one.level, one.bytes)
+        level_of = self.block_rules.level_of(one.level, one.bytes)
         (self.alone if isinstance(level_of, BlockReason) else self.waiting)[one.id] = one
 
     @rule(seconds=st.sampled_from([0.0, 0.25, 0.5, 1.0, 5.0, 20.0]))
@@ -109,8 +109,8 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def batches_are_a_function_of_what_waits(self) -> None:
         self.queue.advance(self.now)
-        assert found(self.queue) == expected(self.rules, self.waiting.values(), self.now)
-        fresh = BlockQueue(self.rules)
+        assert found(self.queue) == expected(self.block_rules, self.waiting.values(), self.now)
+        fresh = BlockQueue(self.block_rules)
         fresh.push_all(self.waiting.values())
         assert [b.blocks for b in fresh.ready(self.now)] == [b.blocks for b in self.queue.ready(self.now)], "a restart"
 
@@ -139,12 +139,12 @@ class QueueMachine(RuleBasedStateMachine):
                 assert set(group.sources) == set(self.held[item.target])
                 continue
             blocks = [self.waiting[name] for name in group.sources]
-            assert len({(b.kin, self.rules.window_of(b.min_time)) for b in blocks}) == 1
-            assert max(b.level for b in blocks) <= item.level < len(self.rules.levels)
-            assert len(blocks) <= self.rules.levels[item.level].max_blocks
-            limit = self.rules.max_bytes_per_job
+            assert len({(b.kin, self.block_rules.window_of(b.min_time)) for b in blocks}) == 1
+            assert max(b.level for b in blocks) <= item.level < len(self.block_rules.levels)
+            assert len(blocks) <= self.block_rules.levels[item.level].max_blocks
+            limit = self.block_rules.max_bytes_per_job
             assert not limit or group.copy_bytes <= limit
-            assert len(blocks) > 1 or not self.rules.strict_gain
+            assert len(blocks) > 1 or not self.block_rules.strict_gain
 
     @invariant()
     def nothing_that_is_due_waits(self) -> None:

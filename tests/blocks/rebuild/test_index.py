@@ -23,7 +23,7 @@ from compaction.blocks.rebuild import rebuilding
 from compaction.blocks.rebuild import rebuilding as found_module
 from compaction.blocks.rebuild import rebuilding as module
 from compaction.blocks.rebuild.rebuilding import Lake, RebuildProgress, rebuild_index
-from compaction.blocks.registration.describe import describe
+from compaction.blocks.registration.describe import describe, said_of
 from compaction.blocks.registration.foreign import assigned_id
 from compaction.blocks.store import BlockStore, BlockStoreConnection, begin_anew, finish_anew, read_identity
 from compaction.blocks.sweep.cleaning import sweep
@@ -198,13 +198,13 @@ def test_death_at_every_call(block_store: BlockStore, connection: BlockStoreConn
     _half_made(fresh, identity)
     with DyingStore() as objects, Interrupted(fresh) as statements:
         rebuild_index(store.objects, fresh, now=LATER)
-    places = [(DyingStore, n, w) for n, w in deaths(objects.calls)]
-    places += [(None, n, w) for n, w, _ in interruptions(statements.calls)]
+    places = [("objects", n, w) for n, w in deaths(objects.calls)]
+    places += [("statements", n, w) for n, w, _ in interruptions(statements.calls)]
     new = replace(store, index=fresh)
     for kind, number, when in places:
         store.objects.put(IDENTITY_PATH, identity.encode())
         _half_made(fresh, identity)
-        dying = DyingStore(number, when) if kind else Interrupted(fresh, at=number, when=when)
+        dying = DyingStore(number, when) if kind == "objects" else Interrupted(fresh, at=number, when=when)
         with dying, pytest.raises(Death):
             rebuild_index(store.objects, fresh, now=LATER)
         if read_identity(store.objects) == identity:
@@ -267,8 +267,8 @@ def test_a_block_on_which_the_code_fails_is_named_and_the_others_found(
     block_store: BlockStore, fresh: IndexDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(block_store, [1, 2, 3])
-    bad, plain = block_store.live().blocks[1].path, found_module.said_of
-    monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else plain(footer))
+    bad = block_store.live().blocks[1].path
+    monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else said_of(footer))
     result = rebuild_index(block_store.objects, fresh, now=LATER)
     assert (result.blocks, list(result.unreadable)) == (2, [bad])
     assert "an unexpected IndexError at blocks/rebuild/rebuilding.py:" in result.unreadable[bad]

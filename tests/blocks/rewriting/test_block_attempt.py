@@ -306,7 +306,12 @@ def test_limit_of_bytes_is_kept(
 ) -> None:
     """Everything that goes to or comes from the store is paid for."""
     paid: list[int] = []
-    monkeypatch.setattr(budget_of(engine), "wait_for", lambda secret, count: paid.append(count) or 0.0)
+
+    def wait_for(secret: bytes, count: int) -> float:
+        paid.append(count)
+        return 0.0
+
+    monkeypatch.setattr(budget_of(engine), "wait_for", wait_for)
     ids = fill(block_store, range(3))
     job = job_of(connection, ids)
     claim(block_store, job, 1)

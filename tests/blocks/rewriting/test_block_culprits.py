@@ -16,8 +16,10 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.job_status import ReportOutcome
+from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.format import footer as footer_module
 from compaction.blocks.merge import footers as footers_module
+from compaction.blocks.merge.kernel import merge
 from compaction.blocks.model import Block
 from compaction.blocks.reasons import BlockJobReason
 from compaction.blocks.rewriting import retrying, task
@@ -294,13 +296,12 @@ def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
     """As a library's bug would make it: by an exception that nothing expects."""
     ids = sorted(fill(block_store, range(4)))
     victim = next(block for block in block_store.live().blocks if block.id == ids[2])
-    plain_merge, plain_read = task.merge, retrying.read_back
 
     def merging(inputs: Any, *args: Any, **known: Any) -> Any:
-        return [][3] if victim.path in [item.name for item in inputs] else plain_merge(inputs, *args, **known)
+        return [][3] if victim.path in [item.name for item in inputs] else merge(inputs, *args, **known)
 
     def reading(path: str, *args: Any, **known: Any) -> Any:
-        return [][3] if path == victim.path else plain_read(path, *args, **known)
+        return [][3] if path == victim.path else read_back(path, *args, **known)
 
     monkeypatch.setattr(task, "merge", merging)
     monkeypatch.setattr(retrying, "read_back", reading)

@@ -310,7 +310,12 @@ def test_writes_in_flight_share_a_sync_and_keep_their_order(run: Run, tmp_path: 
 
 
 def test_a_bad_line_ends_a_history_behind_what_is_in_flight(tmp_path: Path) -> None:
-    lines = [a("open"), *(a("append", index=index, term=1, payload="x") for index in range(1, 30)), "{", a("state")]
+    lines: list[dict[str, Any] | str] = [
+        a("open"),
+        *(a("append", index=index, term=1, payload="x") for index in range(1, 30)),
+        "{",
+        a("state"),
+    ]
     result = exec_(tmp_path / "system", *lines, options=("--in-flight", "8"))
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 30

@@ -343,7 +343,9 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
         return 1 / 0 if log.name == "a" else read(log)
 
     def broken_check(log: LogFacts) -> Iterator[CheckProblem]:
-        return iter([1 // 0]) if log.name == "b" else check(log)
+        if log.name == "b":
+            raise ZeroDivisionError
+        return check(log)
 
     monkeypatch.setattr(reading, "_cut", broken)
     monkeypatch.setattr(checking_run, "_LOG_CHECKS", (checks.names_and_headers, broken_check))
@@ -364,8 +366,8 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
 
 # A snapshot that is written for a Ra server: it stays in its own cluster, and its machine in its version.
 
-VOTER = {etf.Atom("voter_status"): {etf.Atom("membership"): etf.Atom("voter")}}
-MEMBERS = {(etf.Atom("kv1"), etf.Atom(f"ra@host{number}")): VOTER for number in (1, 2, 3)}
+VOTER: dict[etf.Term, etf.Term] = {etf.Atom("voter_status"): {etf.Atom("membership"): etf.Atom("voter")}}
+MEMBERS: dict[etf.Term, etf.Term] = {(etf.Atom("kv1"), etf.Atom(f"ra@host{number}")): VOTER for number in (1, 2, 3)}
 OF_RA = SnapshotOrigin(MEMBERS, 7)
 CONFIG = b"""#{id =>
       {kv1,'ra@host2'},

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -314,7 +315,7 @@ class OwnedLog(RuleBasedStateMachine):
             assert not recovery.is_needed(directory)
         self.owner = KeyValueOwner(directory, max_count=self.max_count)
 
-    def _claimed(self) -> dict[str, str | int]:
+    def _claimed(self) -> dict[str, Any]:
         self.job += 1
         fence.claim(self.owner.directory, job=f"job-{self.job}", token=1, holder="test", now=self.now)
         return {"job": f"job-{self.job}", "token": 1, "holder": "test"}

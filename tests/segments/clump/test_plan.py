@@ -134,7 +134,8 @@ def test_an_unknown_live_set_or_no_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 def test_requests_out_of_range_are_refused() -> None:
-    for wrong in ({"shorter_than": 1}, {"min_ranges": 0}, {"max_bytes": 0}):
+    requests: tuple[dict[str, Any], ...] = ({"shorter_than": 1}, {"min_ranges": 0}, {"max_bytes": 0})
+    for wrong in requests:
         with pytest.raises(InvalidGroupError):
             ClumpOptions(**wrong)
 

@@ -19,7 +19,7 @@ from compaction.segments.clump.clump_run import (
     receipts_of,
     require_stopped_owner,
 )
-from compaction.segments.clump.moves import read_moves
+from compaction.segments.clump.moves import read_moves, write_moves
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.directory import lock
 from compaction.segments.errors import (
@@ -233,10 +233,9 @@ def test_a_claim_just_before_the_commit_point_is_seen(log: Path, monkeypatch: py
     """A lock that was lost and taken by a successor: the fence tells."""
     first, second = _copied(log)
     before = live_payloads(log)
-    original = clump_commit.write_moves
 
     def overtaken(directory: Path, *args: object, **kwargs: object) -> None:
-        original(directory, *args, **kwargs)  # type: ignore[arg-type]
+        write_moves(directory, *args, **kwargs)  # type: ignore[arg-type]
         record = fence.with_claim(fence.read(directory), job=JOB, token=2, holder="successor", now=1.0)
         fence.write(directory, record)
 
@@ -250,10 +249,9 @@ def test_a_claim_just_before_the_commit_point_is_seen(log: Path, monkeypatch: py
 
 def test_a_lost_lock_stops_before_the_commit_point(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _copied(log)
-    original = clump_commit.write_moves
 
     def loses(directory: Path, *args: object, **kwargs: object) -> None:
-        original(directory, *args, **kwargs)  # type: ignore[arg-type]
+        write_moves(directory, *args, **kwargs)  # type: ignore[arg-type]
         (directory / lock.LOCK_FILE).unlink()
 
     monkeypatch.setattr(clump_commit, "write_moves", loses)

@@ -23,7 +23,7 @@ from compaction.segments.errors import (
     NotALogDirectoryError,
     SourcesChangedError,
 )
-from compaction.segments.format.names import job_key, parse_partial, partial_name
+from compaction.segments.format.names import group_key, job_key, parse_partial, partial_name
 from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
 from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits
@@ -57,7 +57,7 @@ def compact(log: Path, job: str = "job", token: int = 1, now: float | None = 100
 def test_the_outlook_is_what_the_sweep_does_and_changes_nothing(log: Path, now: float) -> None:
     compact(log)
     (log / seg(99)).symlink_to(seg(2))
-    (log / partial_name((seg(4),), job="gone", token=1)).touch()
+    (log / partial_name(group_key((seg(4),)), job="gone", token=1)).touch()
     before = sorted(log.rglob("*")), fence.read(log)
     outlook = sweep.outlook(log, now=now, grace_seconds=600)
     assert (sorted(log.rglob("*")), fence.read(log)) == before

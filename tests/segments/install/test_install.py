@@ -92,9 +92,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 LIVE = [*entries(3, 3, 2), *entries(12, 13, 2), *entries(20, 20, 2)]
 
 
+def nothing() -> None:
+    pass
+
+
 def check_installed(pair: Pair, held: list[LogEntry]) -> None:
     """At once, in segments, and after each restart; and the log goes on behind the snapshot."""
-    for act in (lambda: None, pair.restart, lambda: flush(pair.following), pair.restart):
+    for act in (nothing, pair.restart, lambda: flush(pair.following), pair.restart):
         act()
         log = pair.follower
         assert (log.last, log.last_written) == (LogPosition(20, 2), LogPosition(20, 2))
@@ -138,7 +142,7 @@ def test_a_tail_does_not_come_back_when_no_entry_has_to_be_sent(pair: Pair, trun
     if truncated:
         pair.follower.truncate(6)
     pair.install(applied=5)
-    for act in (lambda: None, pair.restart, lambda: flush(pair.following), pair.restart, pair.restart):
+    for act in (nothing, pair.restart, lambda: flush(pair.following), pair.restart, pair.restart):
         act()
         assert pair.follower.last == LogPosition(23, 2)
         assert pair.follower.read(range(99)) == entries(3, 3, 2)
@@ -158,7 +162,7 @@ def test_the_last_entry_has_the_term_of_the_snapshot_while_the_entry_that_it_rep
     monkeypatch.setattr(SegmentWriter, "_next", lambda _self: None)
     pair.restart()
     pair.install(applied=5)
-    for act in (lambda: None, pair.restart, pair.restart):
+    for act in (nothing, pair.restart, pair.restart):
         act()
         assert pair.follower.last == LogPosition(23, 2)
 
@@ -167,7 +171,7 @@ def test_a_log_that_holds_the_entry_of_the_snapshot_keeps_what_follows(pair: Pai
     """It matches the sender's up to there, so nothing needs to be sent but the snapshot."""
     pair.follower.append(entries(1, 23, term=2)).result(PATIENCE_SECONDS)
     pair.install(applied=5)
-    for act in (lambda: None, pair.restart, lambda: flush(pair.following), pair.restart):
+    for act in (nothing, pair.restart, lambda: flush(pair.following), pair.restart):
         act()
         assert pair.follower.last == LogPosition(23, 2)
         assert pair.follower.read(range(99)) == [*LIVE, *entries(21, 23, 2)]

@@ -179,8 +179,8 @@ def test_at_every_place_a_refusal_a_term_or_a_stop_ends_the_attempt(phase: Sende
     after, _ = sending.step(state, sending.Unreadable("no"))
     assert (after.stopped, after.detail) == (StopReason.UNREADABLE, "no")
     # Of another transfer, or an older term, nothing counts.
-    for event in (Refused(2, 6, Refusal.INVALID), Installed(2, 8, 1777), Progress(1, 7, 1777, 9), sending.NewTerm(2)):
-        assert sending.step(state, event) == (state, ())
+    for other in (Refused(2, 6, Refusal.INVALID), Installed(2, 8, 1777), Progress(1, 7, 1777, 9), sending.NewTerm(2)):
+        assert sending.step(state, other) == (state, ())
 
 
 def test_a_newer_snapshot_replaces_the_one_whose_entries_are_being_read() -> None:

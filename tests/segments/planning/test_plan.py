@@ -52,10 +52,11 @@ def plan(
     *,
     snapshot: int | None = 50,
     limits: SegmentLimits | None = None,
-    **more: frozenset[str],
+    quarantined: frozenset[str] = frozenset(),
+    awaiting_deletion: frozenset[str] = frozenset(),
 ) -> LogPlan:
     state = open_log(directory, snapshot_index=snapshot, live=None if snapshot is None else LiveSet.parse(live))
-    return plan_log(state, limits or SegmentLimits(), **more)
+    return plan_log(state, limits or SegmentLimits(), quarantined=quarantined, awaiting_deletion=awaiting_deletion)
 
 
 def test_no_snapshot_means_nothing_may_go(log: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from compaction.segments.errors import (
 from compaction.segments.format import segment_file
 from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.memtable import LogEntry
-from compaction.segments.model import SLOT_BYTES, segment_name
+from compaction.segments.model import SLOT_BYTES, SegmentIndex, segment_name
 from compaction.segments.planning.plan import GroupCheck, LeftAloneReason, group_ranges, plan_log
 from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading import view
@@ -132,7 +133,7 @@ def test_a_long_scan_goes_on_where_compactions_overtake_it(log: Path, live_only:
 def test_a_scan_ends_when_the_log_never_holds_still(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = open_log(log)
 
-    def always_gone(path: Path, *, newest: bool = False) -> segment_file.SegmentIndex:
+    def always_gone(path: Path, *, newest: bool = False) -> SegmentIndex:
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(view, "read_segment", always_gone)
@@ -169,7 +170,7 @@ def test_a_segment_that_grew_while_its_index_was_read(log: Path, monkeypatch: py
     write(log, range(73, 75))
     decode, grown = segment_file.decode_segment, iter([True, True])
 
-    def growing(head: bytes, **kwargs: object) -> segment_file.SegmentIndex:
+    def growing(head: bytes, **kwargs: object) -> SegmentIndex:
         if kwargs["path"] == log / segment_name(10) and next(grown, False):
             write(log, range(75, 77))
         return decode(head, **kwargs)  # type: ignore[arg-type]
@@ -283,7 +284,7 @@ def tear(path: Path, part: int) -> Callable[[], None]:
 def test_half_a_slot_is_read_again(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_growing(tmp_path, 1, 2, 3)
     whole = tear(path, part)
-    monkeypatch.setattr(segment_file.time, "sleep", lambda _seconds: whole())
+    monkeypatch.setattr(time, "sleep", lambda _seconds: whole())
     segment = segment_file.read_segment(path, newest=True)
     assert segment.idx.tolist() == [1, 2, 3]
     assert segment.length.tolist() == [9, 9, 9]

@@ -256,7 +256,8 @@ EQUAL = st.tuples(st.lists(st.integers(0, 500), max_size=25), st.integers(1, 60)
 
 
 def arrays(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(np.array([span[side] for span in spans], dtype=np.int64) for side in (0, 1))
+    offsets, lengths = (np.array([span[side] for span in spans], dtype=np.int64) for side in (0, 1))
+    return offsets, lengths
 
 
 @given(SPANS | EQUAL | EQUAL.map(sorted), st.integers(1, 200), st.integers(0, 60))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from compaction.errors import StaleTokenError
-from compaction.segments.commit import fence
-from compaction.segments.commit.commit import GroupOutcome
+from compaction.segments.commit import commit, fence
+from compaction.segments.commit.commit import GroupOutcome, commit_groups
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
 from compaction.segments.directory import fs
 from compaction.segments.errors import CorruptEntryError, SourcesChangedError, VerificationFailedError
@@ -24,12 +24,11 @@ from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES
 from compaction.segments.planning.plan import GroupCheck, plan_log
 from compaction.segments.planning.unreferenced import SegmentLimits
-from compaction.segments.reading import reader
-from compaction.segments.reading.reader import CHUNK_BYTES, EntryBatch
+from compaction.segments.reading.reader import CHUNK_BYTES, EntryBatch, picked_batches
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import compact, kernel
 from compaction.segments.rewriting.compact import compact_groups
-from compaction.segments.rewriting.kernel import partial_file
+from compaction.segments.rewriting.kernel import partial_file, rewrite_group
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from support.clocks import PATIENCE_SECONDS
@@ -115,7 +114,7 @@ class SharedClock:
 def test_one_limit_holds_over_all_threads(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What all threads have read and written at any moment, against virtual time."""
     clock, rate, counting = SharedClock(), 20_000, threading.Lock()
-    began, moved, over, write, preadv = clock(), 0, list[int](), fs.write, reader.os.preadv
+    began, moved, over, write, preadv = clock(), 0, list[int](), fs.write, os.preadv
 
     def count(size: int) -> None:
         nonlocal moved
@@ -137,7 +136,7 @@ def test_one_limit_holds_over_all_threads(log: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(compact, "Pace", partial(Pace, clock=clock, sleep=clock.sleep))
     monkeypatch.setattr(fs, "write", counted_write)
-    monkeypatch.setattr(reader.os, "preadv", counted_read)
+    monkeypatch.setattr(os, "preadv", counted_read)
     outcomes = compacted(log, threads=3, bytes_per_second=rate)
     receipts = [outcome for outcome in outcomes if isinstance(outcome, GroupReceipt)]
     assert len(receipts) == len(outcomes)
@@ -193,7 +192,7 @@ def test_interrupted_it_leaves_no_thread_and_no_output(log: Path, monkeypatch: p
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compact.commit, "commit_groups", interrupted)
+    monkeypatch.setattr(commit, "commit_groups", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compacted(log)
     assert content(log) == before
@@ -216,13 +215,13 @@ def test_several_groups_share_a_commit(log: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_is_ready_does_not_wait_long_for_others(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last group is rewritten only after others were committed."""
     groups = groups_of(log)
-    sizes, rewrite = commit_sizes(monkeypatch), compact.rewrite_group
+    sizes = commit_sizes(monkeypatch)
 
     def late(*args: Any, **kwargs: Any) -> RewrittenGroup:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while kwargs["sources"] == groups[-1] and not sizes and time.monotonic() < deadline:
             time.sleep(0.01)
-        return rewrite(*args, **kwargs)
+        return rewrite_group(*args, **kwargs)
 
     monkeypatch.setattr(compact, "rewrite_group", late)
     monkeypatch.setattr(compact, "COMMIT_SECONDS", 0.05)
@@ -235,14 +234,13 @@ def test_what_is_ready_does_not_wait_long_for_others(log: Path, monkeypatch: pyt
 def commit_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many groups each commit from now on has."""
     sizes: list[int] = []
-    commit = compact.commit.commit_groups
 
     def counted(*args: Any, **kwargs: Any) -> tuple[GroupOutcome, ...]:
-        outcomes = commit(*args, **kwargs)
+        outcomes = commit_groups(*args, **kwargs)
         sizes.append(len(outcomes))
         return outcomes
 
-    monkeypatch.setattr(compact.commit, "commit_groups", counted)
+    monkeypatch.setattr(commit, "commit_groups", counted)
     return sizes
 
 
@@ -382,8 +380,6 @@ def backwards(batches: list[EntryBatch]) -> list[EntryBatch]:
 def test_payloads_that_are_missing_doubled_or_misplaced_are_found(
     log_of_outputs: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[EntryBatch]], list[EntryBatch]]
 ) -> None:
-    picked_batches = kernel.picked_batches
-
     def kept(batch: EntryBatch) -> EntryBatch:
         """Batches are only valid until the next one."""
         return EntryBatch(batch.segment, batch.rows, memoryview(bytes(batch.data)), batch.lengths, batch.crcs)

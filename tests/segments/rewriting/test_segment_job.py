@@ -351,7 +351,12 @@ def test_defect_in_a_task_removes_the_partial_files(make_log: MakeLog) -> None:
 
 def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, asked = ThreadEngine(parallelism=2), list[int]()
-    monkeypatch.setattr(budget_of(engine), "wait_for", lambda secret, count: asked.append(count) or 0.0)
+
+    def wait_for(secret: bytes, count: int) -> float:
+        asked.append(count)
+        return 0.0
+
+    monkeypatch.setattr(budget_of(engine), "wait_for", wait_for)
     directory = make_log()
     given = assignment(job_spec(directory, limits=SMALL))
     report = SegmentRewriter(engine, holder="w").run(given, FakeLease(bytes_per_second=20))

@@ -106,9 +106,14 @@ def test_what_has_just_changed_is_listed_until_its_tick_is_over(
 ) -> None:
     settle(disk, cache)
     disk.change(disk.root / "a", (disk.root / "a/0000000000000001.segment").unlink)
-    seen = []
+    seen: list[str] = []
     original = sense.content_of
-    monkeypatch.setattr(sense, "content_of", lambda path: seen.append(path.name) or original(path))
+
+    def noted(path: Path) -> bytes:
+        seen.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(sense, "content_of", noted)
     for _ in range(5):
         disk.now += SETTLE_SECONDS / 3
         look(cache)

@@ -23,9 +23,11 @@ from compaction.segments.errors import (
     SourcesChangedError,
     VerificationFailedError,
 )
+from compaction.segments.format.segment_file import encode_records
 from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.model import U64Array
 from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan import sense
 from compaction.segments.scan.find import LogErrorReason, compile_globs, matches
@@ -114,8 +116,12 @@ def test_unchanged_logs_are_not_read_again(root: Path, monkeypatch: pytest.Monke
     store = SegmentLogStore(root)
     first = store.sense()
     read: list[Path] = []
-    original = sense.open_log
-    monkeypatch.setattr(sense, "open_log", lambda path, **how: read.append(path) or original(path, **how))
+
+    def noted(path: Path, **how: Any) -> LogState:
+        read.append(path)
+        return open_log(path, **how)
+
+    monkeypatch.setattr(sense, "open_log", noted)
     assert store.sense() == first
     assert read == []
     held = {root / "a": frozenset({"0000000000000001.segment"})}
@@ -279,10 +285,8 @@ def test_an_output_that_says_something_else_of_its_entries_is_thrown_away(
     """Every payload is whole, and one has the term of another entry: only the comparison with the sources sees it."""
     from compaction.segments.rewriting import kernel
 
-    encode = kernel.encode_records
-
     def of_the_next_term(*, term: U64Array, **fields: Any) -> bytes:
-        return encode(term=np.concatenate([term[:-1], term[-1:] + 1]), **fields)
+        return encode_records(term=np.concatenate([term[:-1], term[-1:] + 1]), **fields)
 
     monkeypatch.setattr(kernel, "encode_records", of_the_next_term)
     store = SegmentLogStore(root)
@@ -311,8 +315,7 @@ def test_a_claim_does_not_change_what_a_plan_is_made_from(root: Path) -> None:
 
 
 def test_a_log_on_which_the_code_fails_never_hides_its_siblings(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = sense.open_log
-    monkeypatch.setattr(sense, "open_log", lambda path, **more: [][3] if path.name == "b" else plain(path, **more))
+    monkeypatch.setattr(sense, "open_log", lambda path, **more: [][3] if path.name == "b" else open_log(path, **more))
     result = sense.sense_root(root, SenseSettings())
     assert [log.path.name for log in result.logs] == ["a", "c"]
     (error,) = result.errors

@@ -136,7 +136,7 @@ def test_no_snapshot_at_all(tmp_path: Path) -> None:
     assert "the file is missing" in str(search.rejected[0])
 
 
-META = {etf.Atom("index"): 1, etf.Atom("term"): 1}
+META: dict[etf.Term, etf.Term] = {etf.Atom("index"): 1, etf.Atom("term"): 1}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from compaction.segments.errors import ClumpRefusedError, EntryMissingError, Log
 from compaction.segments.memtable import LogEntry, LogPosition
 from compaction.segments.model import segment_name
 from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.reading.view import read_segments
 from compaction.segments.rewriting.compact import CompactionRequest, LogCompaction, compact_log
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system import segments as segments_module
@@ -117,7 +118,7 @@ def test_names_that_were_swept_are_no_loss(owner: Owner, monkeypatch: pytest.Mon
         assert not (owner.log.directory / segment_name(3)).is_symlink()
 
     assert read_through(owner.log, commit_and_sweep, range(100), monkeypatch) == entries(*KEPT)
-    assert owner.log.fold(lambda found, entry: [*found, entry.index], []) == KEPT
+    assert owner.log.fold(lambda found, entry: [*found, entry.index], list[int]()) == KEPT
     owner.log.refresh()
     assert owner.reported[-1].gone == (segment_name(2), segment_name(3), segment_name(4))
 
@@ -176,13 +177,13 @@ def test_refreshes_side_by_side_never_go_back(owner: Owner) -> None:
 
 def test_a_directory_that_never_holds_still_stops_no_flush(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long compaction of a large log changes names during every reading: what was flushed is found later."""
-    read, left = segments_module.read_segments, [5]
+    left = [5]
 
     def moving(directory: Path, **options: Any) -> Any:
         if left[0]:
             left[0] -= 1
             raise LogChangedError(str(directory))
-        return read(directory, **options)
+        return read_segments(directory, **options)
 
     monkeypatch.setattr(segments_module, "read_segments", moving)
     owner.log.append(entries(61, 62)).result(PATIENCE_SECONDS)

@@ -26,6 +26,7 @@ from compaction.segments.system import compactions as compactions_module
 from compaction.segments.system import installs as installs_module
 from compaction.segments.system import log as log_module
 from compaction.segments.system.compactions import OWNER, OwnerCompaction
+from compaction.segments.system.content import write_partial
 from compaction.segments.system.log import Log
 from compaction.segments.system.rules import Due, DueRules
 from compaction.segments.system.segment_changes import SegmentChanges
@@ -173,10 +174,9 @@ def test_a_snapshot_that_never_became_visible_is_no_bound(
     with LogSystem(tmp_path / "system", limits=limits(phase_one=False)) as system:
         log = filled(system)
         snapshot(system, log, 40, "9-16,33")
-        write = log_module.write_partial
 
         def fail(*given: Any, **what: Any) -> Path:
-            partial = write(*given, **what)
+            partial = write_partial(*given, **what)
             if when == "written":
                 raise OSError(28, "No space left on device", str(partial))
             log.truncate(48)
@@ -349,13 +349,12 @@ def test_a_timer_that_cannot_read_the_log_goes_on(
 def test_an_owner_says_how_fast_it_compacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its rules, for triggers and calls; by a call, for that one; of two that wait the lower."""
     entered, go_on, rates = threading.Event(), threading.Event(), list[int | None]()
-    compact = compactions_module.compact_log
 
     def noted(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
         rates.append(request.bytes_per_second)
         entered.set()
         assert go_on.wait(PATIENCE_SECONDS)
-        return compact(directory, request, should_stop=should_stop)
+        return compact_log(directory, request, should_stop=should_stop)
 
     monkeypatch.setattr(compactions_module, "compact_log", noted)
     rules = DueRules(live_share=0.3)
@@ -391,12 +390,11 @@ def test_closing_stops_a_compaction_that_waits_for_its_bytes(tmp_path: Path) -> 
 
 def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
-    compact = compactions_module.compact_log
 
     def slowly(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
         entered.set()
         assert go_on.wait(PATIENCE_SECONDS)
-        return compact(directory, request, should_stop=should_stop)
+        return compact_log(directory, request, should_stop=should_stop)
 
     monkeypatch.setattr(compactions_module, "compact_log", slowly)
     system = LogSystem(tmp_path / "system", limits=limits())

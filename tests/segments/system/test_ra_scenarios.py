@@ -421,14 +421,14 @@ def test_the_random_histories_are_written_by_the_system(manifest: Manifest, tmp_
             log = system.open_log("log")
             for first, last, term in case["rounds"][0]["steps"]:
                 source = tmp_path / f"step{case['id']}"
-                log.append(_step(source, case, [first, last, term])).result(PATIENCE_SECONDS)
+                log.append(_step(source, case, (first, last, term))).result(PATIENCE_SECONDS)
             system.roll().result(PATIENCE_SECONDS)
             assert system.drain(PATIENCE_SECONDS)
             expected = [(e.index, e.term, e.payload) for e in _entries(direct)]
             assert [tuple(e) for e in log.read(log.indexes())] == expected
 
 
-def _step(directory: Path, case: dict[str, Any], step: list[int]) -> list[LogEntry]:
+def _step(directory: Path, case: dict[str, Any], step: tuple[int, int, int]) -> list[LogEntry]:
     """The entries of one step, by way of a throw-away log."""
     directory.mkdir()
     append_random_steps(directory, case, [step])

@@ -117,7 +117,7 @@ def test_another_end_than_at_the_clean_stop_is_damage(
     assert (caught.value.file, caught.value.record) == (str(path), str(directory / STOP_FILE))
     if path.exists():
         # No record of a stop lies beside the copy.
-        with read_wal(shutil.copy(path, directory.parent / path.name)) as reader:
+        with read_wal(Path(shutil.copy(path, directory.parent / path.name))) as reader:
             list(reader)
         assert caught.value.offset == reader.end
     assert all_files(directory) == before

@@ -34,7 +34,7 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.codec import WriterState
 from compaction.segments.wal.files import read_stop, read_writers, wal_files
-from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.wal.wal_log import WalLimits, WalWrite
 from compaction.segments.writer import NewSegments
 from support.clocks import PATIENCE_SECONDS
 from support.segments.segment_logs import wal_records
@@ -117,7 +117,7 @@ def test_entries_are_read_after_a_restart_from_the_log_and_from_segments(directo
         assert [r.index for path in wal_files(directory) for r in wal_records(path)] == []
         assert log.read([1, 20]) == [*entries(1, 1), *entries(20, 20, term=2)]
         assert log.fold(lambda count, entry: count + entry.index, 0) == sum(range(1, 21))
-        assert log.fold(lambda found, entry: [*found, entry.index], [], first=18) == [18, 19, 20]
+        assert log.fold(lambda found, entry: [*found, entry.index], list[int](), first=18) == [18, 19, 20]
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
@@ -219,8 +219,13 @@ def test_a_write_that_got_lost_is_asked_for_once(system: LogSystem, directory: P
     queue = system._wal.queue
     lost: list[object] = []
     put = queue.put_reserved
+
+    def lose(write: WalWrite) -> None:
+        lost.append(write)
+        queue.release(write.size)
+
     try:
-        queue.put_reserved = lambda write: (lost.append(write), queue.release(write.size))[1]  # type: ignore[method-assign]
+        queue.put_reserved = lose  # type: ignore[method-assign]
         futures = [log.append(entries(3, 4))]
     finally:
         queue.put_reserved = put  # type: ignore[method-assign]

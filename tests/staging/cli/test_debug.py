@@ -213,7 +213,7 @@ def test_a_history_shows_what_a_model_says(
             case "reset":
                 shown = dict(committed)
             case "reset_prefix" | "reset_key":
-                prefix = item.get("prefix", item.get("key"))
+                prefix = item["prefix" if "prefix" in item else "key"]
                 shown = {key: value for key, value in shown.items() if not key.startswith(prefix)}
                 shown |= {key: value for key, value in committed.items() if key.startswith(prefix)}
         expected.append(sorted(shown.items()))

@@ -17,6 +17,7 @@ from compaction.staging.cli.lakefs import merge as merge_command
 from compaction.staging.format.messages import bytes_field
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.control import MergeLease
+from compaction.staging.lakefs.merging import merge_branch
 from compaction.staging.lakefs.repository import open_live_repository
 from compaction.staging.refs.names import REPOSITORIES_PARTITION
 from compaction.staging.tree.storage import RangeStorage
@@ -222,10 +223,9 @@ def test_a_branch_that_fails_for_no_known_reason_hides_no_outcome(
     lakefs: LakeFsCommands, server: LakeFsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.create_branch("bad", server.branch().commit_id)
-    plain = merge_command.merge_branch
 
     def failing(live: Any, branch: str, *more: Any) -> Any:
-        return [][7] if branch == "bad" else plain(live, branch, *more)
+        return [][7] if branch == "bad" else merge_branch(live, branch, *more)
 
     monkeypatch.setattr(merge_command, "merge_branch", failing)
     result = lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")

@@ -129,7 +129,7 @@ def test_the_swap_is_lost_again_and_again(repo: StagingRepo, monkeypatch: pytest
 def test_the_swap_is_lost_once(repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
     repo.put({"a": "1"}, sealed=[{"b": "2"}])
     swap = Branches.swap
-    done = []
+    done: list[bool] = []
 
     def lose(self: Branches, branch: Branch, record: BranchRecord) -> Branch:
         if not done:

@@ -85,7 +85,7 @@ class TestReplacing:
     ) -> None:
         """M2, R5."""
         swap = Branches.swap
-        done = []
+        done: list[bool] = []
         forked.set("a", "2#as it is")  # so that there is something to seal, and no change
 
         def write_first(self: Branches, branch: Branch, record: BranchRecord) -> Branch:
@@ -104,7 +104,7 @@ class TestReplacing:
     ) -> None:
         """M4."""
         swap = Branches.swap
-        lost = []
+        lost: list[bool] = []
 
         def lose(self: Branches, branch: Branch, record: BranchRecord) -> Branch:
             if len(lost) < 2:
@@ -135,7 +135,7 @@ class TestReplacing:
         self, forked: StagingRepo, doing: str, act: Callable[[StagingRepo], object], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         swap = Branches.swap
-        done = []
+        done: list[bool] = []
 
         def write_first(self: Branches, branch: Branch, record: BranchRecord) -> Branch:
             if record.commit_id != branch.record.commit_id and not done:

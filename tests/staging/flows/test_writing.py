@@ -152,7 +152,7 @@ class TestConditions:
         """Whether the staging token has a row of the key or not, it is the one that was read that is swapped."""
         repo.put({}, staging=staging)
         original = StagedTokens.set_if
-        done = []
+        done: list[bool] = []
 
         def write(self: StagedTokens, *args: Any) -> None:
             if not done:
@@ -171,7 +171,7 @@ class TestConditions:
         repo.set("k", "merged", "other")
         repo.committer.commit("other", DRAFT)
         original = StagedTokens.set_if
-        done = []
+        done: list[bool] = []
 
         def write(self: StagedTokens, *args: Any) -> None:
             if not done:
@@ -302,7 +302,7 @@ class TestDelete:
         repo.put({}, sealed=[{"k": "1"}])
         token = repo.area.branches.get("main").record.sealed_tokens[0]
         original = StagedTokens.get_many
-        done = []
+        done: list[bool] = []
 
         def read(self: StagedTokens, name: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
             if not done:
@@ -379,7 +379,7 @@ def test_what_is_written_while_a_prefix_is_reset(repo: StagingRepo, monkeypatch:
     """Elsewhere it stays; below the prefix it was before or after the reset."""
     repo.put(HEAD, staging={"a/1": "9"})
     swap = Branches.swap
-    done = []
+    done: list[bool] = []
 
     def write_first(self: Branches, branch: Branch, record: BranchRecord) -> Branch:
         if not done:
@@ -389,7 +389,7 @@ def test_what_is_written_while_a_prefix_is_reset(repo: StagingRepo, monkeypatch:
 
     monkeypatch.setattr(Branches, "swap", write_first)
     repo.resetter.reset_prefix("main", b"a/")
-    assert repo.shown() == HEAD | {"c": "5"}
+    assert repo.shown() == {**HEAD, "c": "5"}
 
 
 def test_of_a_branch_that_is_not(repo: StagingRepo) -> None:

@@ -189,8 +189,8 @@ def test_an_empty_metarange_is_a_table_without_records() -> None:
 
 
 def listed(**change: Any) -> tuple[bytes, bytes]:
-    data = RangeData(**({"min_key": b"a", "max_key": b"c", "estimated_size": 1, "count": 1} | change))
-    return b"c", frame_value(b"1" * 64, data.encode())
+    fields: dict[str, Any] = {"min_key": b"a", "max_key": b"c", "estimated_size": 1, "count": 1} | change
+    return b"c", frame_value(b"1" * 64, RangeData(**fields).encode())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,15 @@ def test_partitions_that_are_refused(kv: SqlKeyValueStore, partition: str) -> No
 
 @pytest.mark.parametrize("key", [b"", "k", None])
 def test_keys_that_are_refused(kv: SqlKeyValueStore, key: bytes) -> None:
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: kv.get("repo-main", key),
         lambda: kv.set("repo-main", key, b""),
         lambda: kv.set_if("repo-main", key, b"", Presence.ABSENT),
         lambda: kv.delete("repo-main", key),
         lambda: kv.set_many("repo-main", [(key, b"")]),
         lambda: kv.delete_many("repo-main", [key]),
-    ):
+    )
+    for call in calls:
         with pytest.raises(KeyValueArgumentError, match="repo-main"):
             call()
 
@@ -252,7 +254,11 @@ def test_a_table_of_another_shape_is_left_alone(kv: SqlKeyValueStore) -> None:
 
 def test_rows_of_several_partitions_are_written_together_or_not_at_all(kv: SqlKeyValueStore) -> None:
     kv.set("p", b"a", b"1")
-    rows = [("p", b"a", b"2", b"1"), ("q", b"b", b"3", Presence.ABSENT), ("q", b"c", b"4", Presence.PRESENT)]
+    rows: list[tuple[str, bytes, bytes, Presence | bytes]] = [
+        ("p", b"a", b"2", b"1"),
+        ("q", b"b", b"3", Presence.ABSENT),
+        ("q", b"c", b"4", Presence.PRESENT),
+    ]
     with pytest.raises(PredicateFailedError, match="q: 'c'"):
         kv.set_all_if(rows)
     assert (kv.get("p", b"a"), rows_of(kv, "q")) == (b"1", [])

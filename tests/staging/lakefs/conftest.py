@@ -17,7 +17,7 @@ from support.staging.lakefs_server import LakeFsServer
 from support.staging.staging_repos import SMALL_RANGES, TestClock
 from tools.servers.postgres import PostgresServer
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 
 @dataclass

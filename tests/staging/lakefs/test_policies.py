@@ -48,6 +48,8 @@ GRACE = 6 * 3600.0
 class Opted:
     """A policy over the repository of a server, with a coordinator's adapter and workers."""
 
+    adapter: LiveAdapter
+
     def __init__(self, server: LakeFsServer, live: LiveRepository, clock: QuietClock, url: str) -> None:
         self.server, self.live, self.clock, self.url = server, live, clock, url
         self.scans = 0
@@ -143,7 +145,7 @@ def test_from_a_scan_to_a_receipt(opted: Opted, server: LakeFsServer) -> None:
     assert (server.listed(), server.uncommitted(), server.branch().staging_token) == (
         content, changed, before.staging_token,
     )  # fmt: skip
-    held = {name: HeldJob("example/main", old, old)}
+    held = {name: HeldJob("example/main", 0, old)}
     assert opted.rested(jobs=held).outdated == frozenset(), "it has merged them"
     assert opted.planned() == {}, "one token is nothing to merge"
 
@@ -424,7 +426,7 @@ def test_a_branch_that_changed_is_planned_again(opted: Opted, server: LakeFsServ
     assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
     sources = spec.sources.metarange
     assert sources is not None
-    held = {name: HeldJob("example/main", sources.tokens, sources.tokens)}
+    held = {name: HeldJob("example/main", 0, sources.tokens)}
     assert opted.sense(jobs=held).reading.outdated == {name}
     with pytest.raises(ClaimRefusedError) as refused:
         opted.adapter.claim(spec, job=name, token=2)

@@ -30,7 +30,7 @@ from compaction.staging.rewriting import rewriter, tree
 from compaction.staging.rewriting.report import MetarangeJob
 from compaction.staging.rewriting.rewriter import COMMIT_PATIENCE, MetarangeAttempt
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
-from compaction.staging.tree.applying import Part, PartResult
+from compaction.staging.tree.applying import Part, PartResult, write_part
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseUnavailableError
 from compaction.worker.errors import LeaseLostError
@@ -213,7 +213,7 @@ def write(
 def random_state(random: Random) -> tuple[Content, Content | None, list[Content], Content]:
     """A commit, perhaps a compacted base, and layers of changes, of up to 200 keys."""
 
-    def content(size: int, *, deletions: float = 0.0) -> dict[str, str | None]:
+    def content(size: int, *, deletions: float = 0.0) -> Content:
         keys = random.sample([f"k/{n:04}" for n in range(400)], size)
         return {key: None if random.random() < deletions else str(random.randrange(9)) for key in keys}
 
@@ -271,7 +271,6 @@ def test_a_part_that_lost_a_change_ends_it(
 ) -> None:
     """What was written is what is read back: only the view of a reader tells that a deletion is missing."""
     record = branch.put({"a": "1"}, staging={"a": None, "b": "2"})
-    write_part = tree.write_part
 
     def losing(storage: RangeStorage, part: Part, changes: Iterable[RecordColumns], **options: bool) -> PartResult:
         pairs = [pair for batch in changes for pair in batch.pairs()]
