@@ -124,7 +124,7 @@ def test_garbage_is_looked_for_as_soon_as_a_command_is_imported_and_not_among_mo
         assert group.get_command(context, "approve") is not None
         assert gc.isenabled()
         assert (frozen := gc.get_freeze_count()) > 0
-        imported_later = [[]]
+        imported_later: list[list[str]] = [[]]
         freeze_modules()
         assert gc.get_freeze_count() > frozen, f"those that run for days import more when they run: {imported_later}"
     finally:

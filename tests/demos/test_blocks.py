@@ -23,6 +23,7 @@ from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
 from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId
+from compaction.local.tenants import Check
 from demos import scenes, stage
 from demos.blocks import proof, run, writers
 from demos.blocks.proof import BlockProver, ProvedContent, StoreFacts, Stray, compare, look
@@ -35,6 +36,7 @@ from support.blocks.block_histories import compact_meanwhile, sweep
 from support.blocks.block_stores import a_block
 from support.clocks import eventually
 from support.programs import needs
+from tools.servers import versitygw
 
 SMALL = Tenant("small", pause=0.03, rows=50, backlog=3)
 
@@ -225,7 +227,7 @@ def test_what_was_started_before_the_other_failed_is_stopped(tmp_path: Path, mon
     def fail(*_: object, **__: object) -> None:
         raise ControlPlaneError("versitygw", "does not answer")
 
-    monkeypatch.setattr(stage.versitygw, "serve", fail)
+    monkeypatch.setattr(versitygw, "serve", fail)
     with pytest.raises(ControlPlaneError):
         stage.start_servers(tmp_path / "servers", detached=False, report=print)
     scratch = (tmp_path / "servers" / "postgres").readlink()
@@ -335,7 +337,7 @@ class Story:
             "bytesAfter": 200, "fingerprintBefore": equal, "fingerprintAfter": equal, "committedAt": NOW,
         }  # fmt: skip
         self.job_data = {"state": "Succeeded", "finishedAt": NOW, "fencingToken": 2}
-        self.status = {
+        self.status: dict[str, Any] = {
             "debt": {"bytes": 0, "sources": 0, "measures": [{"name": "readAmplification", "value": 1.0}]},
             "lastSenseTime": NOW,
             "quarantined": [{"target": "globex/0/L0/x", "source": "lost", "reason": "SourceCorrupt", "since": NOW}],
@@ -385,7 +387,7 @@ class Story:
         )  # fmt: skip
         return dataclasses.replace(good, **self.changes)
 
-    def checks(self) -> list[proof.Check]:
+    def checks(self) -> list[Check]:
         return proof.checks(self.story())
 
 

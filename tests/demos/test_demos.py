@@ -18,7 +18,7 @@ from support.timing import at_depth
 @pytest.mark.apiserver
 @pytest.mark.spark
 @pytest.mark.usefixtures("binaries")
-def test_every_claim_holds_and_nothing_is_left(directory):
+def test_every_claim_holds_and_nothing_is_left(directory: Path) -> None:
     answer = subprocess.run([*COMMAND, "--directory", str(directory)], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "all of it held" in answer.stdout

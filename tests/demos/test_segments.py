@@ -8,8 +8,10 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from rich.console import Console
@@ -18,6 +20,7 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, wait_gone
+from compaction.local.tenants import Check
 from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
 from compaction.segments.reading.view import open_log
 from demos import cluster, scenes
@@ -33,6 +36,7 @@ from replicated_kv.workload import Comparison, Workload
 from support.clocks import PATIENCE_SECONDS
 
 NOW = "2026-01-01T00:00:00Z"
+Part = TypeVar("Part", Comparison, proof.MeasuredLog)
 NAMES = tuple(f"{number:016d}.segment" for number in range(1, 6))
 
 
@@ -44,7 +48,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "random"
 
 
-def test_facts_do_not_depend_on_names_but_on_content(log):
+def test_facts_do_not_depend_on_names_but_on_content(log: Path) -> None:
     before = proof.measure(log)
     assert before.entries > 0
     assert before.unreadable == ()
@@ -52,7 +56,7 @@ def test_facts_do_not_depend_on_names_but_on_content(log):
     assert before.disk_bytes == sum(path.stat().st_size for path in log.glob("*.segment"))
 
 
-def test_facts_notice_one_flipped_byte_of_a_live_entry(log):
+def test_facts_notice_one_flipped_byte_of_a_live_entry(log: Path) -> None:
     before = proof.measure(log)
     state = open_log(log)
     record = int(state.live_mask(state.segments[1].idx).argmax())
@@ -63,7 +67,7 @@ def test_facts_notice_one_flipped_byte_of_a_live_entry(log):
     assert after.fingerprint != before.fingerprint
 
 
-def test_disk_bytes_count_a_hard_link_once_and_a_symlink_never(log):
+def test_disk_bytes_count_a_hard_link_once_and_a_symlink_never(log: Path) -> None:
     before = proof.disk_bytes(log)
     (log / "0000000000000009.segment").hardlink_to(log / NAMES[0])
     (log / "0000000000000010.segment").symlink_to(NAMES[0])
@@ -71,20 +75,20 @@ def test_disk_bytes_count_a_hard_link_once_and_a_symlink_never(log):
 
 
 @pytest.mark.parametrize("name", ["x.link", "x.compacting", "x.partial"])
-def test_leftovers_wait(log, name):
+def test_leftovers_wait(log: Path, name: str) -> None:
     assert proof.waiting(log) == 0
     (log / name).touch()
     (log / "0000000000000010.segment").symlink_to(NAMES[0])
     assert proof.waiting(log) == 2
 
 
-def test_the_policy_is_one_the_models_accept(tmp_path):
+def test_the_policy_is_one_the_models_accept(tmp_path: Path) -> None:
     policy = CompactionPolicy.from_object(owners.policy(tmp_path))
     assert policy.spec.store.segment_logs is not None
     assert policy.spec.store.segment_logs.root == str(tmp_path)
 
 
-def test_every_claim_holds_for_a_good_run(story):
+def test_every_claim_holds_for_a_good_run(story: Story) -> None:
     assert [check.claim for check in story.checks() if not check.holds] == []
 
 
@@ -124,13 +128,13 @@ def test_every_claim_holds_for_a_good_run(story):
         ("one replica led", lambda s: s.replicas(1)),
     ],
 )
-def test_what_is_wrong_is_said(story, claim, spoil):
+def test_what_is_wrong_is_said(story: Story, claim: str, spoil: Callable[[Story], object]) -> None:
     spoil(story)
     failed = [check.claim for check in story.checks() if not check.holds]
     assert any(claim in text for text in failed), failed
 
 
-def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story):
+def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story: Story) -> None:
     story.ended("b", "SourcesChanged")
     story.accident.jobs["job-b-3"] = 1
     assert [check.claim for check in story.checks() if not check.holds] == []
@@ -140,7 +144,7 @@ def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story):
     assert said == "dead was killed; 1 of 2 jobs done since, 1 planned again"
 
 
-def test_settled_only_after_the_operator_looked_once_more(story):
+def test_settled_only_after_the_operator_looked_once_more(story: Story) -> None:
     assert story.observation().settled
     story.status["debt"]["sources"] = 1
     assert not story.observation().settled
@@ -150,7 +154,7 @@ def test_settled_only_after_the_operator_looked_once_more(story):
     assert not DemoObservation(None, (), None).settled
 
 
-def test_plain_view_shows_changes_once(story):
+def test_plain_view_shows_changes_once(story: Story) -> None:
     output = io.StringIO()
     console = Console(file=output, width=200)
     with scenes.watching(console) as shown:
@@ -165,21 +169,22 @@ def test_plain_view_shows_changes_once(story):
     assert "a 4 entries in 2, b 4 entries in 2; reader: 9 keys right" in lines[-1]
 
 
-def test_tables_render_for_a_terminal(story):
-    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+def test_tables_render_for_a_terminal(story: Story) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=200)
     with scenes.watching(console) as shown:
         shown.show(story.scene())
     told = story.told()
     console.print(proof_table(told))
     console.print(receipts_table(told))
     console.print(scenes.checks_table(story.checks()))
-    seen = console.file.getvalue()
+    seen = output.getvalue()
     assert "does not run" in seen
     assert "equal" in seen
     assert "reader: 9 keys right" in seen
 
 
-def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path, story):
+def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path: Path, story: Story) -> None:
     """With processes that only sleep: what they say of themselves is given."""
     losses = story.losses
     losses.stage, losses.killed_at = Loss.NONE, None
@@ -216,14 +221,14 @@ def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path, story):
     assert [item for item in sleeping.running.values() if item.alive()] == []
 
 
-def test_foreign_directory_is_not_touched(tmp_path):
+def test_foreign_directory_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("keep me")
     with pytest.raises(DemoError, match="holds other files"):
         DemoStage(tmp_path, Console(file=io.StringIO())).perform(run.show)
     assert (tmp_path / "mine").read_text() == "keep me"
 
 
-def test_leftover_workers_are_found_by_pid_and_start(tmp_path):
+def test_leftover_workers_are_found_by_pid_and_start(tmp_path: Path) -> None:
     records = tmp_path / "state" / "workers"
     records.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as child:
@@ -262,6 +267,11 @@ class Sleeping(owners.Owners):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
+def spoiled(part: Part, changes: Mapping[str, Any]) -> Part:
+    """With those of the changes that are of its fields."""
+    return dataclasses.replace(part, **{key: value for key, value in changes.items() if hasattr(part, key)})
+
+
 class Story:
     """A finished run in small: the archive is damaged (segment 3 of 5), each log has jobs with receipts, those of the
     members at the seconds 10 and 20; each part can be spoiled.
@@ -290,14 +300,14 @@ class Story:
         }
         self.alive = 2
         self.faulty: dict[str, str] = {}
-        self.receipt_data = {
+        self.receipt_data: dict[str, Any] = {
             "token": 1, "worker": "w", "groups": 2, "groupsCommitted": 2, "sources": [NAMES[0], NAMES[1], NAMES[3]],
             "bytesBefore": 800, "bytesAfter": 200, "bytesReclaimed": 600, "committedAt": NOW,
             "fingerprintBefore": "a", "fingerprintAfter": "a",
         }  # fmt: skip
         self.of_members = {(name, number): dict(self.receipt_data) for name in owners.NAMES for number in (1, 2)}
         self.job_data = {"state": "Succeeded", "finishedAt": NOW}
-        self.status = {
+        self.status: dict[str, Any] = {
             "debt": {"bytes": 0, "sources": 0, "targets": 0},
             "lastSenseTime": "2026-01-01T00:01:00Z",
             "quarantined": [
@@ -305,17 +315,14 @@ class Story:
             ],
         }
 
-    def after(self, **changes) -> None:
+    def after(self, **changes: Any) -> None:
         self.after_facts = dataclasses.replace(self.after_facts, **changes)
 
-    def member(self, name: str, **changes) -> None:
-        parts = self.members[name]
-        self.members[name] = tuple(
-            dataclasses.replace(part, **{key: value for key, value in changes.items() if hasattr(part, key)})
-            for part in parts
-        )
+    def member(self, name: str, **changes: Any) -> None:
+        comparison, measured = self.members[name]
+        self.members[name] = spoiled(comparison, changes), spoiled(measured, changes)
 
-    def job_of(self, name: str, **changes) -> None:
+    def job_of(self, name: str, **changes: Any) -> None:
         for number in (1, 2):
             self.of_members[name, number] |= changes
 
@@ -326,13 +333,13 @@ class Story:
     def batches(self, count: int) -> None:
         self.workload.moments[:] = [0.0] * count
 
-    def receipt(self, **changes) -> None:
+    def receipt(self, **changes: Any) -> None:
         self.receipt_data |= changes
 
-    def job(self, **changes) -> None:
+    def job(self, **changes: Any) -> None:
         self.job_data |= changes
 
-    def quarantine(self, **changes) -> None:
+    def quarantine(self, **changes: Any) -> None:
         self.status["quarantined"][0] |= changes
 
     def replicas(self, alive: int) -> None:
@@ -351,7 +358,7 @@ class Story:
         policy = owners.policy(self.path.parent) | {"status": self.status}
         return DemoObservation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
 
-    def _job(self, name: str, path: Path, status: dict[str, object]) -> CompactionJob:
+    def _job(self, name: str, path: Path, status: Mapping[str, object]) -> CompactionJob:
         sources = {"segmentLog": {"path": str(path), "groups": [{"segments": [NAMES[0]]}]}}
         return CompactionJob.from_object(
             {
@@ -382,7 +389,7 @@ class Story:
             replicas_alive=self.alive,
         )
 
-    def checks(self) -> list[proof.Check]:
+    def checks(self) -> list[Check]:
         return proof.checks(self.told())
 
 

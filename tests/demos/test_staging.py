@@ -59,6 +59,14 @@ def compact(cast: StagingCast, branch: str, job: str) -> None:
     swap_base(cast.area, work, rewrite(cast.area, work).tree, job=job, token=1)
 
 
+def compact_changed(cast: StagingCast, branch: str, job: str) -> None:
+    """As soon as it has one more change."""
+    model = cast.writers[branch].model
+    known = model.acknowledged
+    eventually(lambda: model.acknowledged > known, "a change")
+    compact(cast, branch, job)
+
+
 def test_records_are_read_as_they_were_written() -> None:
     numbers = np.array([0, 7, LOGS - 1, LOGS, TOTAL - 1])
     versions = np.array([1, 2, 3, 4, 99_999_999], np.uint32)
@@ -112,9 +120,7 @@ def test_each_branch_is_equal_while_it_is_written_and_compacted(cast: StagingCas
     assert list_logs(cast.area, CLEANUP.name).stepped_over == 2000
     with beside(cast.prover, *cast.writers.values()):
         for number, name in enumerate((CLEANUP.name, EXPERIMENT.name, EXPERIMENT.name)):
-            known = cast.writers[name].model.acknowledged
-            eventually(lambda name=name, known=known: cast.writers[name].model.acknowledged > known, "a change")
-            compact(cast, name, f"job-{number}")
+            compact_changed(cast, name, f"job-{number}")
         eventually(lambda: cast.prover.refused, "a reader finds the damage")
         eventually(lambda: cast.writers[COMMITTED.name].commits, "a commit")
         cast.restore()

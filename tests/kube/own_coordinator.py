@@ -408,7 +408,7 @@ class Bench:
             finished = [job for job in await self.jobs() if job["status"].get("state") in ("Succeeded", "Faulty")]
             quiet = status.get("active") == 0 and status.get("queued") == 0
             counted = len(status.get("counted", ())) == len(finished) > 0
-            ready = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
+            ready: Obj = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
             looked = ready.get("reason") not in (None, "Compacting", "Sensing")
             return status if quiet and counted and looked else None
 

@@ -295,8 +295,8 @@ def test_a_lease_of_somebody_else_with_the_jobs_name_is_said_and_left_alone(on_b
         await asyncio.sleep(2)
         # The write that said so may be counted late, and one try of every few seconds may fall into the two.
         writes = [c for c in b.calls[before:] if c.verb not in ("get", "list", "watch")]
-        writes = [c.verb for c in writes if c.resource in ("leases", "compactionjobs")]
-        assert sorted(writes) in ([], ["create"], ["update"], ["create", "update"])
+        verbs = [c.verb for c in writes if c.resource in ("leases", "compactionjobs")]
+        assert sorted(verbs) in ([], ["create"], ["update"], ["create", "update"])
         assert await b.client.get(LEASES, name, namespace=b.namespace) == foreign
         await b.client.delete(LEASES, name, namespace=b.namespace)
         await b.all_in("Succeeded")

@@ -425,7 +425,7 @@ def test_a_deleted_catalog_leaves_counters_only() -> None:
 POLICY, OTHER = CacheKey("storage", "logs"), CacheKey("storage", "lake")
 
 
-def stand(metrics: Metrics, policy: CacheKey, reason: PolicyReason) -> None:
+def stand(metrics: Metrics, policy: CacheKey, reason: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     metrics.conditions.set(
         policy, conditions_for((), reason=reason, message="the particulars", observed_generation=1, now=now)

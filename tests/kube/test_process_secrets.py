@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from compaction.core.kind import StoreSecrets
 from compaction.kube.errors import LaunchError
-from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
+from compaction.kube.launchers.base import PolicyKey, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import REFRESH_SECONDS, ProcessLauncher
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 from support.clocks import eventually

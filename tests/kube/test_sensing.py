@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.enums import PolicyReason
-from compaction.api.policy.policy import CleanupSpec, CompactionPolicy
+from compaction.api.policy.policy import CleanupSpec, CompactionPolicy, CompactionPolicySpec
 from compaction.api.text.quantities import Duration
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.actions import RunStoreTask, StoreTask
@@ -211,7 +211,11 @@ def test_previews_take_one_thread_and_nothing_of_the_policy(error: Exception | N
     gate, closed = Gate(), list[Glance]()
     queue = SimpleNamespace(add=lambda key: None)
     runtime = cast(Runtime, SimpleNamespace(client=None, identity="replica-0", queue=queue))
-    tasks = StoreTasks(open_store=lambda spec, **_: Glance(gate, closed, error), monotonic=lambda: 7.0)
+
+    def opened(spec: CompactionPolicySpec, **_: Any) -> StoreAdapter:
+        return cast(StoreAdapter, Glance(gate, closed, error))
+
+    tasks = StoreTasks(open_store=opened, monotonic=lambda: 7.0)
     keys = [CacheKey("storage", f"logs-{number}") for number in range(3)]
     states = {key: PolicyState() for key in keys}
     policies = {key: policy(key, f"/data/{key.name}") for key in keys}

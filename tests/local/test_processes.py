@@ -27,7 +27,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         child.kill()
 
 
-def test_same_pid_with_another_start_is_a_stranger(sleeper):
+def test_same_pid_with_another_start_is_a_stranger(sleeper: subprocess.Popen[bytes]) -> None:
     stranger = ProcessId("etcd", sleeper.pid, started="another-boot:1")
     assert not stranger.alive()
     assert not stranger.send(signal.SIGKILL)
@@ -35,7 +35,7 @@ def test_same_pid_with_another_start_is_a_stranger(sleeper):
     assert sleeper.poll() is None
 
 
-def test_stops_what_it_names(sleeper):
+def test_stops_what_it_names(sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of("sleeper", sleeper.pid)
     assert process is not None
     assert process.alive()
@@ -44,7 +44,7 @@ def test_stops_what_it_names(sleeper):
     assert sleeper.wait() == -signal.SIGTERM
 
 
-def test_stubborn_process_is_killed(tmp_path):
+def test_stubborn_process_is_killed(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     source = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     source += "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
@@ -57,7 +57,7 @@ def test_stubborn_process_is_killed(tmp_path):
         assert child.wait() == -signal.SIGKILL
 
 
-def test_a_zombie_is_gone(sleeper):
+def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     process = ProcessId.of("sleeper", sleeper.pid)
     assert process is not None
     sleeper.kill()
@@ -66,11 +66,11 @@ def test_a_zombie_is_gone(sleeper):
     assert ProcessId.of("sleeper", sleeper.pid) is None
 
 
-def test_no_process_no_mark():
+def test_no_process_no_mark() -> None:
     assert start_mark(2**22 + 1) is None
 
 
-def test_command_names_with_spaces_and_parentheses(tmp_path):
+def test_command_names_with_spaces_and_parentheses(tmp_path: Path) -> None:
     program = tmp_path / "a) R 1 (b"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([str(program), "600"]) as child:
@@ -81,7 +81,7 @@ def test_command_names_with_spaces_and_parentheses(tmp_path):
 
 
 @pytest.mark.parametrize("death", ["SIGKILL", "exit"])
-def test_children_die_with_their_parent(tmp_path, death):
+def test_children_die_with_their_parent(tmp_path: Path, death: str) -> None:
     """Even SIGKILL of the owner, which can run no clean-up, leaves no server behind."""
     source = (
         "import os, pathlib, signal, sys, time\n"
@@ -102,7 +102,7 @@ def test_children_die_with_their_parent(tmp_path, death):
     assert child is None or wait_gone(child, timeout=PATIENCE_SECONDS)
 
 
-def test_detached_child_outlives_its_parent(tmp_path):
+def test_detached_child_outlives_its_parent(tmp_path: Path) -> None:
     source = (
         "import pathlib, sys\n"
         "from compaction.local.processes.process import spawn\n"
@@ -118,7 +118,7 @@ def test_detached_child_outlives_its_parent(tmp_path):
     assert not child.alive()
 
 
-def test_output_goes_to_the_log(tmp_path: Path):
+def test_output_goes_to_the_log(tmp_path: Path) -> None:
     child = spawn([sys.executable, "-c", "print('hello')"], cwd=tmp_path, log=tmp_path / "log")
     assert child.wait() == 0
     assert (tmp_path / "log").read_text() == "hello\n"
@@ -135,7 +135,7 @@ HOLD = (
 )
 
 
-def test_waits_for_another_process_and_names_it(tmp_path):
+def test_waits_for_another_process_and_names_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lines: list[str] = []
     command = [sys.executable, "-c", HOLD, str(path)]
@@ -165,7 +165,7 @@ def test_waits_for_another_process_and_names_it(tmp_path):
     assert lines == [f"waiting for process {holder.pid}, which is busy with: a test"]
 
 
-def test_what_a_holder_wrote_is_one_short_line_of_the_message(tmp_path):
+def test_what_a_holder_wrote_is_one_short_line_of_the_message(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_bytes(b"process 7, which is busy with: \x1b[2J\n" + b"x" * 5000 + b"\xff")
     lines: list[str] = []
@@ -184,7 +184,7 @@ def test_what_a_holder_wrote_is_one_short_line_of_the_message(tmp_path):
     assert len(line) < 600
 
 
-def test_a_holder_that_has_not_written_its_name_yet_is_named_when_it_has(tmp_path):
+def test_a_holder_that_has_not_written_its_name_yet_is_named_when_it_has(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lines: list[str] = []
 

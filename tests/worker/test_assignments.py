@@ -62,9 +62,15 @@ class FlakyClient(ApiClient):
         return answer
 
     async def create(
-        self, resource: Resource, body: Obj, *, namespace: str | None = None, deadline: float | None = None
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        namespace: str | None = None,
+        strict: bool = False,
+        deadline: float | None = None,
     ) -> Obj:
-        answer = await super().create(resource, body, namespace=namespace, deadline=deadline)
+        answer = await super().create(resource, body, namespace=namespace, strict=strict, deadline=deadline)
         self._lose()
         return answer
 

@@ -119,13 +119,14 @@ def test_a_limit_is_used_whatever_runs_beside_each_other_and_never_exceeded(jobs
     with ExitStack() as stack:
         clients = [stack.enter_context(budget.joined(lambda: LIMIT // jobs)) for _ in range(jobs)]
         secrets = [client.secret for client in clients if client is not None]
-        running = [[secrets[number % jobs], time.now] for number in range(min(cores, tasks))]
+        running = [secrets[number % jobs] for number in range(min(cores, tasks))]
+        due = [time.now] * len(running)
         moved, began = 0, time.now
         while time.now < began + 60:
-            task = min(running, key=lambda item: item[1])
-            time.now = max(time.now, task[1])
+            task = due.index(min(due))
+            time.now = max(time.now, due[task])
             moved += READ
-            task[1] = time.now + budget.wait_for(task[0], READ)
+            due[task] = time.now + budget.wait_for(running[task], READ)
             in_flight = READ * len(running)
             assert moved - in_flight <= LIMIT * (time.now - began)
     assert moved >= 0.97 * LIMIT * 60
@@ -160,7 +161,12 @@ def test_a_task_pays_over_the_network_and_small_reads_ask_seldom(monkeypatch: py
     assert budget_of(engine) is budget
     asked: list[int] = []
     take = budget.wait_for
-    monkeypatch.setattr(budget, "wait_for", lambda secret, count: asked.append(count) or min(0.0, take(secret, count)))
+
+    def wait_for(secret: bytes, count: int) -> float:
+        asked.append(count)
+        return min(0.0, take(secret, count))
+
+    monkeypatch.setattr(budget, "wait_for", wait_for)
     with budget.joined(lambda: None) as none, budget.joined(lambda: 1 << 30) as client:
         assert none is None
         sent: BudgetClient = pickle.loads(pickle.dumps(client))

@@ -161,9 +161,9 @@ def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User
         busy.patch(f"cjob/{job}", {"metadata": {"labels": {"compaction.dev/plan": plan}}})
     text = editor.prints("plan", "logs")
     assert text.startswith("Plan 4d5e00c0ffee1234 of ")
-    (job,) = columns_of(text.split("\n\n")[1].partition("\n2 unfinished")[0])
-    assert (job["JOB"], job["ENDED"]) == ("logs-1", "-")
-    assert job["STARTED"].endswith("s")
+    (row,) = columns_of(text.split("\n\n")[1].partition("\n2 unfinished")[0])
+    assert (row["JOB"], row["ENDED"]) == ("logs-1", "-")
+    assert row["STARTED"].endswith("s")
     assert (
         "2 unfinished jobs are of other plans, or created by hand: kubectl compaction status logs "
         f"-n {busy.namespace}" in text

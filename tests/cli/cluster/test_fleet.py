@@ -36,7 +36,7 @@ from support.cluster.orders import catalog_object
 pytestmark = pytest.mark.apiserver
 
 
-def annotations(document: dict[str, Any]) -> dict[str, str]:
+def annotations_of(document: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = document["metadata"].get("annotations", {})
     return found
 
@@ -81,13 +81,13 @@ def test_names_a_selector_or_all_and_what_is_missing_holds_nothing_up(three: Clu
     assert said.returncode == 1
     assert said.stdout == "policy logs: run requested\ncatalog orders: run requested\n"
     assert 'no CompactionPolicy or CatalogCompaction "nowhere" in namespace' in said.stderr
-    values = {annotations(found)[ANNOTATION_RUN_NOW] for found in (three.policy(), three.catalog())}
+    values = {annotations_of(found)[ANNOTATION_RUN_NOW] for found in (three.policy(), three.catalog())}
     assert len(values) == 1, "one request, one value"
-    assert ANNOTATION_RUN_NOW not in annotations(three.policy("others"))
+    assert ANNOTATION_RUN_NOW not in annotations_of(three.policy("others"))
 
     assert editor.prints("scan", "-l", "team=blue") == "policy logs: scan requested\ncatalog orders: scan requested\n"
     assert editor.prints("scan", "--all").count("scan requested") == 3
-    assert ANNOTATION_SCAN in annotations(three.policy("others"))
+    assert ANNOTATION_SCAN in annotations_of(three.policy("others"))
     assert "no policy and no catalog matches" in editor.refused("scan", "-l", "team=red")
     for wrong in ((), ("logs", "--all"), ("-l", "team=blue", "--all"), ("logs", "-A")):
         editor.refused("run-now", *wrong, code=2)
@@ -97,10 +97,10 @@ def test_names_a_selector_or_all_and_what_is_missing_holds_nothing_up(three: Clu
 
 def test_outside_of_the_windows_is_said_by_the_same_value_and_taken_back(three: Cluster, editor: User) -> None:
     editor.prints("run-now", "logs", "--outside-window")
-    found = annotations(three.policy())
+    found = annotations_of(three.policy())
     assert found[ANNOTATION_OUTSIDE_WINDOW] == found[ANNOTATION_RUN_NOW]
     editor.prints("run-now", "logs")
-    assert ANNOTATION_OUTSIDE_WINDOW not in annotations(three.policy())
+    assert ANNOTATION_OUTSIDE_WINDOW not in annotations_of(three.policy())
 
 
 def test_run_now_waits_for_the_end_of_all_and_says_what_came_of_each(three: Cluster, editor: User) -> None:
@@ -108,7 +108,7 @@ def test_run_now_waits_for_the_end_of_all_and_says_what_came_of_each(three: Clus
         write_status(three, f"cpol/{name}", {"succeeded": 4, "bytesReclaimed": 1 << 20})
 
     def operator() -> None:
-        value = when(lambda: annotations(three.catalog()).get(ANNOTATION_RUN_NOW))
+        value = when(lambda: annotations_of(three.catalog()).get(ANNOTATION_RUN_NOW))
         handled = {"lastHandledRunNow": value}
         refused = handled | {"runNow": answer("Refused", "OutsideWindow", "the next one opens at noon")}
         write_status(three, "cpol/others", refused)
@@ -133,7 +133,7 @@ def test_a_wait_gives_up_after_its_time_and_names_what_is_not_done(three: Cluste
 
 def test_a_parked_job_is_no_success(three: Cluster, editor: User) -> None:
     def operator() -> None:
-        value = when(lambda: annotations(three.policy()).get(ANNOTATION_RUN_NOW))
+        value = when(lambda: annotations_of(three.policy()).get(ANNOTATION_RUN_NOW))
         accepted = {"lastHandledRunNow": value, "runNow": answer("Accepted", "Planned", "a plan")}
         write_status(three, "cpol/logs", accepted | {"faulty": 1})
 
@@ -249,7 +249,7 @@ def test_plans_of_several_policies_are_approved_each_by_its_own_hash(three: Clus
         write_status(three, f"cpol/{name}", {"plan": {"hash": found, "jobs": 2, "approval": "Pending"}})
 
     def approved(name: str) -> str:
-        return annotations(three.policy(name)).get(ANNOTATION_APPROVE, "")
+        return annotations_of(three.policy(name)).get(ANNOTATION_APPROVE, "")
 
     said = editor.run("approve", "logs=4d5e", "others=0000", "nowhere")
     assert said.returncode == 1
@@ -257,7 +257,7 @@ def test_plans_of_several_policies_are_approved_each_by_its_own_hash(three: Clus
     assert "No current plan has hash 0000; the current one is 9a01" in said.stderr
     assert 'no CompactionPolicy "nowhere"' in said.stderr
     assert (approved("logs"), approved("others")) == ("4d5e", "")
-    assert annotations(three.policy())[ANNOTATION_APPROVED_BY].startswith("4d5e/compaction-editor-")
+    assert annotations_of(three.policy())[ANNOTATION_APPROVED_BY].startswith("4d5e/compaction-editor-")
     three.patch("cpol/others", {"metadata": {"labels": {"team": "red"}}})
     assert "pass =HASH (9a01) or --yes" in editor.refused("approve", "-l", "team=red", code=2)
     assert "policy others: approved; " in editor.prints("approve", "-l", "team=red", "--yes")

@@ -26,6 +26,8 @@ from support.clocks import PATIENCE_SECONDS
 class Listener:
     """A controller that only remembers what it was told."""
 
+    watches_catalogs = False
+
     def __init__(self) -> None:
         self.deltas: list[tuple[str, str, str]] = []
 

@@ -5,7 +5,7 @@ without Spark are the drivers, whichever launcher made them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ class Cluster:
     namespace: str
     launcher: LauncherType
     root: Path
-    first: Callable[[str], Awaitable[None]]
+    first: Callable[[str], Coroutine[Any, Any, None]]
     before_commit: Callable[[str, str], Awaitable[None]] = nothing
     workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)

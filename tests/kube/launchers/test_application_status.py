@@ -159,7 +159,9 @@ def test_the_driver_pod_says_what_is_waited_for(of: Any) -> None:
     assert seen.trouble is WorkerTrouble.UNSCHEDULABLE
 
 
-DISRUPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+DISRUPTED: dict[str, Any] = {
+    "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+}
 
 
 @pytest.mark.parametrize("of", [lambda pod: kubeflow("FAILED", pod=pod), lambda pod: apache("Failed", pod)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +36,7 @@ NAME = "logs-w-abcd-12345"
 BOTH = pytest.mark.parametrize("launcher", [LauncherType.KUBEFLOW, LauncherType.APACHE])
 Work = Callable[["Bench"], Awaitable[None]]
 
-STATES = {
+STATES: Mapping[LauncherType, Mapping[str, Obj]] = {
     LauncherType.KUBEFLOW: {
         "running": {"applicationState": {"state": "RUNNING"}, "driverInfo": {}},
         "done": {"applicationState": {"state": "COMPLETED"}, "driverInfo": {}},

@@ -150,7 +150,7 @@ def test_an_operator_that_takes_nothing_up_is_named_in_the_policy(with_operator:
         b.add_log("a")
         await b.apply(workers={"launcher": "kubeflow"})
         await b.until("an application", played.applications)
-        objects = b.launcher.objects  # type: ignore[attr-defined]
+        objects = b.launcher.objects
         real = objects._monotonic
         objects._monotonic = lambda: real() + 200  # three minutes and a bit later
 

@@ -394,7 +394,7 @@ def ended_by(signum: int, root: Path, tmp_path: Path, said: str) -> Any:
 # The policy's file of a watch: what counts as a change, and what does not.
 
 
-def write(path: Path, **spec: object) -> None:
+def write(path: Path, **spec: Any) -> None:
     """Another file under the name, as editors make it."""
     fresh = path.with_suffix(".new")
     fresh.write_text(yaml.safe_dump(policy_object(**spec)))
@@ -407,9 +407,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "policy.yaml"
 
 
-def opened(path: Path, **options: str | None) -> PolicyFile:
+def opened(path: Path, *, wanted: str | None = None, approved: str | None = None) -> PolicyFile:
     with path.open() as source:
-        return PolicyFile(source, **({"wanted": None, "approved": None} | options))
+        return PolicyFile(source, wanted=wanted, approved=approved)
 
 
 def test_only_a_policy_that_says_something_else_is_a_change(path: Path) -> None:

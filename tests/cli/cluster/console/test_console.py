@@ -110,7 +110,7 @@ def opened(browser: Browser, address: str, **more: Any) -> tuple[Page, list[str]
     return page, said
 
 
-def annotations(cluster: Cluster, name: str) -> dict[str, str]:
+def annotations_of(cluster: Cluster, name: str) -> dict[str, str]:
     found: dict[str, str] = cluster.policy(name)["metadata"].get("annotations", {})
     return found
 
@@ -147,12 +147,12 @@ def test_editor_follows_the_fleet_and_approves(
     page.get_by_role("button", name="Approve").click()
     page.get_by_role("button", name="Yes").click()
     expect(page.locator(".said")).to_contain_text(f"plan {PLAN} approved")
-    found = annotations(fleet, "logs")
+    found = annotations_of(fleet, "logs")
     assert found[ANNOTATION_APPROVE] == PLAN
     assert found[ANNOTATION_APPROVED_BY] == f"{PLAN}/compaction-editor-{fleet.namespace}"
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".said")).to_contain_text("run-now requested")
-    assert annotations(fleet, "logs")[ANNOTATION_RUN_NOW]
+    assert annotations_of(fleet, "logs")[ANNOTATION_RUN_NOW]
     # A preview: the spec goes to the operator, here played by the test, and its answer comes into the page.
     page.get_by_text("Propose another spec").click()
     area = page.get_by_label("Spec, as YAML")
@@ -161,7 +161,7 @@ def test_editor_follows_the_fleet_and_approves(
     expect(page.locator(".said")).to_contain_text("key 'trigger' occurs twice")
     area.fill(area.input_value().replace("trigger: {}\n", "").replace("interval: 1m", "interval: 7m"))
     page.get_by_role("button", name="Preview").click()
-    value = eventually(lambda: annotations(fleet, "logs").get(ANNOTATION_PREVIEW), "the proposed spec")
+    value = eventually(lambda: annotations_of(fleet, "logs").get(ANNOTATION_PREVIEW), "the proposed spec")
     assert json.loads(value)["spec"]["trigger"]["interval"] == "7m"
     write_status(fleet, "cpol/logs", {"lastHandledPreview": mark_of(value), "preview": PREVIEWED})
     expect(page.locator(".said")).to_contain_text("logs: previewed")
@@ -203,7 +203,7 @@ def test_viewer_reads_all_pages_in_both_sizes_and_has_no_button(
         "body => import('/static/console.js').then(c => c.send('/api/act', body)).catch(String)", body
     )
     assert 'cannot patch resource "compactionpolicies"' in answer
-    assert ANNOTATION_RUN_NOW not in annotations(fleet, "logs")
+    assert ANNOTATION_RUN_NOW not in annotations_of(fleet, "logs")
     assert page.evaluate("window.bad") is None
     assert [text for text in said if "403" not in text] == []
     page.close()
