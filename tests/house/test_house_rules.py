@@ -7,14 +7,12 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Container
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from house.english import found_in, of_module, of_page, public
-from house.sources import BESIDE, PACKAGE, ROOT, Module
+from house.sources import PACKAGE, ROOT, Module
 
 LONGEST_FUNCTION = 70
 """Lines from `def` to the end, docstring not counted: what fits on a screen."""
@@ -72,71 +70,6 @@ def test_no_test_is_skipped_or_timed() -> None:
     marks = re.compile(r"mark\.(skip|xfail)|pytest\.(skip|xfail|importorskip)\(")
     found = [str(path.relative_to(ROOT)) for path in tests if marks.search(path.read_text())]
     assert sorted(found) == ["tests/cli/cluster/console/conftest.py", "tests/conftest.py"]
-
-
-def test_names_that_tests_take_from_modules_exist() -> None:
-    """mypy reads what tests share, not the tests, and no program of the images: a name that moved would fail in the
-    long run of all tests only, or on a node.
-    """
-    roots = (PACKAGE.parent, ROOT / "tests", *(package.parent for package in BESIDE))
-    files = {path.relative_to(root).with_suffix("").parts: path for root in roots for path in root.rglob("*.py")}
-    files |= {parts[:-1]: path for parts, path in files.items() if parts[-1] == "__init__"}
-    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "spark-images").glob("*.py")]
-    taken = [(path, use) for path in tests for use in _uses_of_modules(ast.parse(path.read_text()), files)]
-    assert len(taken) > 5000, "or the rule sees nothing"
-    missing = [
-        f"{path.relative_to(ROOT)}:{line} {'.'.join(module)}.{name}"
-        for path, (module, name, line) in taken
-        if (*module, name) not in files and (module not in files or name not in _names_of(files[module]))
-    ]
-    assert missing == []
-
-
-def _uses_of_modules(tree: ast.AST, files: Container[tuple[str, ...]]) -> list[tuple[tuple[str, ...], str, int]]:
-    """Module, name and line of each `from module import name`, and of each `module.name` whose module the file has by
-    `from package import module`; and of names that are put in the place of others: `setattr(module, "name", ...)` of
-    pytest, and `(module, "name", ...)` of the simulator.
-    """
-    imported: dict[str, tuple[str, ...]] = {}
-    variables: set[str] = set()
-    uses: list[tuple[str, str, int]] = []
-    taken: list[tuple[tuple[str, ...], str, int]] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module=str(package), names=names):
-                parts = tuple(package.split("."))
-                imported.update((alias.asname or alias.name, (*parts, alias.name)) for alias in names)
-                taken += [
-                    (parts, alias.name, node.lineno) for alias in names if parts in files or parts[0] == "compaction"
-                ]
-            case ast.Attribute(value=ast.Name(id=variable), attr=name) if not name.startswith("__"):
-                uses.append((variable, name, node.lineno))
-            case (
-                ast.Call(
-                    func=ast.Attribute(attr="setattr"), args=[ast.Name(id=variable), ast.Constant(value=str(name)), *_]
-                )
-                | ast.Tuple(elts=[ast.Name(id=variable), ast.Constant(value=str(name)), *_])
-            ) if name.isidentifier():
-                uses.append((variable, name, node.lineno))
-            case ast.Name(id=variable, ctx=ast.Store()) | ast.arg(arg=variable):
-                variables.add(variable)
-    # Which of the two a function means is not seen here.
-    modules = {name: module for name, module in imported.items() if module in files and name not in variables}
-    return taken + [(modules[variable], name, line) for variable, name, line in uses if variable in modules]
-
-
-@cache
-def _names_of(path: Path) -> frozenset[str]:
-    """What a module defines or imports, in whatever block."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return frozenset(names)
 
 
 @pytest.mark.parametrize(
