@@ -31,6 +31,7 @@ from compaction.local.cluster.control_plane import LocalState, read_state, remov
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 from compaction.storage.objects.store import ObjectStorage
+from demos.proving import named_damage
 
 # The API server as a user of the command line sees it: kubectl, and nothing else.
 
@@ -287,12 +288,12 @@ class Accident:
         return bool(self.worker) and bool(workers - {self.worker})
 
     def survived(self, seen: DemoObservation) -> tuple[str, ...]:
-        """Those of its jobs that succeeded later, with a larger token."""
+        """Those of its jobs that ended later, with a larger token: they succeeded, or named what is damaged."""
         return tuple(
             job.metadata.name
             for job in seen.jobs
             if job.metadata.name in self.jobs
-            and job.status.state is JobState.SUCCEEDED
+            and (job.status.state is JobState.SUCCEEDED or named_damage(job))
             and job.status.fencing_token > self.jobs[job.metadata.name]
         )
 

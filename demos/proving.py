@@ -67,6 +67,11 @@ def last_reason(job: CompactionJob) -> str:
     return job.status.attempts[-1].reason if job.status.attempts else ""
 
 
+def named_damage(job: CompactionJob) -> bool:
+    """Whether a job is parked because a source of it is damaged."""
+    return job.status.state is JobState.FAULTY and last_reason(job) == JobReason.SOURCE_CORRUPT
+
+
 def was_outdated(job: CompactionJob) -> bool:
     """Whether the sources of a job were changed before it committed."""
     return job.status.state is JobState.FAULTY and last_reason(job) == JobReason.SOURCES_CHANGED

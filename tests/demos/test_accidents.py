@@ -42,8 +42,11 @@ def sleeper(tmp_path: Path) -> Iterator[ProcessId]:
         child.kill()
 
 
-def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> DemoObservation:
-    """So many jobs that have succeeded, and one in this state."""
+def observed(
+    state: JobState, *, worker: str = "w", succeeded: int = 4, token: int = 3, reason: str = ""
+) -> DemoObservation:
+    """So many jobs that have succeeded, and one in this state, whose attempt ended for a reason."""
+    attempt = {"token": token, "worker": worker, "startedAt": "2026-01-01T00:00:00Z", "reason": reason}
     states = [JobState.SUCCEEDED] * succeeded + [state]
     jobs = [
         CompactionJob.from_object(
@@ -54,7 +57,7 @@ def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> DemoO
                     "kind": "SegmentRewrite",
                     "sources": {"segmentLog": {"path": "/x", "obsolete": ["0000000000000001.segment"]}},
                 },
-                "status": {"state": item.value, "worker": worker, "fencingToken": 3},
+                "status": {"state": item.value, "worker": worker, "fencingToken": token, "attempts": [attempt]},
             }
         )
         for number, item in enumerate(states)
@@ -97,6 +100,24 @@ def test_nobody_is_killed_before_there_was_something_to_see(
     seen = observed(JobState.IN_PROGRESS, succeeded=1)
     assert not accident_at(tmp_path, monkeypatch, seen).happen(seen)
     assert sleeper.alive()
+
+
+@pytest.mark.parametrize(
+    ("then", "ended"),
+    [
+        (observed(JobState.SUCCEEDED, token=4), True),
+        (observed(JobState.SUCCEEDED), False),
+        (observed(JobState.IN_PROGRESS, token=4), False),
+        (observed(JobState.FAULTY, token=4, reason="SourceCorrupt"), True),
+        (observed(JobState.FAULTY, token=4, reason="StoreUnreadable"), False),
+    ],
+)
+def test_the_job_of_a_killed_worker_is_done_when_the_next_one_brings_it_to_its_end(
+    tmp_path: Path, then: DemoObservation, ended: bool
+) -> None:
+    """Which may be that it names the source that the demo has damaged."""
+    accident = Accident(DemoCluster(tmp_path, tmp_path, "blocks"), tmp_path, worker="w", jobs={"job-4": 3})
+    assert accident.survived(then) == (("job-4",) if ended else ())
 
 
 # A demo that is interrupted stops everything that it has started, whatever that is: one end (`cli/errors`) and one

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,18 @@ import pytest
 
 from compaction.staging import sweep
 from compaction.staging.compaction import claim, retire, rewrite, swap_base, work_on
-from compaction.staging.errors import MissingRangeError, RowMissingError
+from compaction.staging.errors import MissingRangeError, RowMissingError, UncommittedChangesError
 from compaction.staging.flows.area import mark, marked_objects, pin, pinned, unmark
 from compaction.staging.flows.branching import DROPPING, journalled
+from compaction.staging.flows.writing import WriteCondition
+from compaction.staging.format.identity import split_value
 from compaction.staging.kv.port import KeyValueStore
+from compaction.staging.refs.branches import Branch, Branches
 from compaction.staging.refs.commits import Commits
 from compaction.staging.sweep import CLOCKS_DIFFER, SweptTokens, reachable, sweep_objects, sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
 from support.faults.store_faults import Aging
-from support.staging.staging_repos import DRAFT, StagingRepo
+from support.staging.staging_repos import DRAFT, StagingRepo, framed
 
 GRACE = 100.0
 ALL_OLD = -1e12
@@ -318,3 +323,80 @@ class TestObjects:
 
 def _killed(*args: object, **kwargs: object) -> None:
     raise KeyboardInterrupt
+
+
+# Who has read a branch, and takes longer than the grace: a compaction swaps its base meanwhile, and the sweep deletes
+# the one before. Nothing is lost, so nobody is told to restore anything.
+
+
+def refused_reset(repo: StagingRepo) -> None:
+    with pytest.raises(UncommittedChangesError):
+        repo.merger.hard_reset("main", "main")
+
+
+SHOWN = {"a": "2", "b": "1", "c": "1", "d": "1", "e": "1"}
+ACTS: dict[str, tuple[Callable[[StagingRepo], object], dict[str, str]]] = {
+    "get": (lambda repo: repo.get("a"), SHOWN),
+    "list": (lambda repo: repo.shown(), SHOWN),
+    "differences": (lambda repo: repo.uncommitted(), SHOWN),
+    "delete": (lambda repo: repo.delete("b"), {key: text for key, text in SHOWN.items() if key != "b"}),
+    "write on a condition": (
+        lambda repo: repo.writer.set_if("main", b"b", framed("9"), WriteCondition(split_value(framed("1"))[0])),
+        SHOWN | {"b": "9"},
+    ),
+    "reset of a key": (lambda repo: repo.resetter.reset_key("main", b"a"), SHOWN | {"a": "1"}),
+    "reset of a prefix": (lambda repo: repo.resetter.reset_prefix("main", b"a"), SHOWN | {"a": "1"}),
+    "refusal of a hard reset": (refused_reset, SHOWN),
+    "commit": (lambda repo: repo.committer.commit("main", DRAFT), SHOWN),
+}
+
+
+def in_use(repo: StagingRepo) -> str:
+    """A branch with changes in its base and in its tokens; returns the base."""
+    head = {"a": "1", "b": "1", "c": "1"}
+    return repo.put(head, base=head | {"a": "2"}, sealed=[{"d": "1"}], staging={"e": "1"}).compacted_base
+
+
+def lose(repo: StagingRepo, base: str) -> None:
+    for name in (*(item.id for item in repo.area.ranges.ranges(base)), base):
+        repo.area.ranges.delete([name])
+        repo.area.ranges.forget(name)
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_takes_longer_than_the_grace_begins_again(
+    repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Whichever of its looks at the branch is the one that is too old."""
+    do, expected = ACTS[act]
+    look = Branches.get
+    for turn in count():
+        base, looks = in_use(repo), count()
+
+        def outrun(self: Branches, name: str) -> Branch:
+            found = look(self, name)
+            if next(looks) == turn:  # noqa: B023 - it is patched for this turn only
+                monkeypatch.undo()
+                compact(repo, f"job-{turn}")  # noqa: B023
+                lists = [item.id for item in repo.area.ranges.ranges(base)]  # noqa: B023
+                sweep_objects(repo.area, grace=ALL_OLD)
+                for gone in (*lists, base):  # noqa: B023
+                    repo.area.ranges.forget(gone)
+                assert not repo.area.ranges.exists(base)  # noqa: B023
+            return found
+
+        monkeypatch.setattr(Branches, "get", outrun)
+        do(repo)
+        monkeypatch.undo()
+        assert repo.shown() == expected
+        if next(looks) <= turn:
+            assert turn > 0, "it never looked at the branch"
+            return
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_a_branch_needs_and_has_lost_is_named(repo: StagingRepo, act: str) -> None:
+    do, _ = ACTS[act]
+    lose(repo, in_use(repo))
+    with pytest.raises(MissingRangeError, match="does not exist; restore it"):
+        do(repo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from compaction.errors import StaleTokenError
-from compaction.staging.errors import OutputSweptError, RewriteProofError, WorkOutdatedError
+from compaction.staging.errors import MissingRangeError, OutputSweptError, RewriteProofError, WorkOutdatedError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import forget_receipts, fresh_token, keep_receipt, swapped
 from compaction.staging.flows.reading import RecordView
@@ -299,9 +300,29 @@ def staged_changes(
 def rewrite(area: Area, work: BranchWork) -> Rewritten:
     """Write the tree that the work's tokens make of its base, and prove that it shows what they show together.
 
-    Raises RewriteProofError, CorruptRangeError, CorruptMessageError, ObjectError, DatabaseError; what was written then
-    is found by the sweep.
+    Raises RewriteProofError, CorruptRangeError, CorruptMessageError, ObjectError, DatabaseError, and as
+    `unless_outdated`; what was written then is found by the sweep.
     """
+    with unless_outdated(area, work):
+        return _rewritten(area, work)
+
+
+@contextmanager
+def unless_outdated(area: Area, work: BranchWork) -> Iterator[None]:
+    """A part of the base that does not exist is damage only while the branch has that base: one that it has left behind
+    is deleted after the grace.
+
+    Raises WorkOutdatedError, UnknownRefError; else MissingRangeError is raised as it was.
+    """
+    try:
+        yield
+    except MissingRangeError as error:
+        if not work.is_of(area.branches.get(work.branch).record):
+            raise WorkOutdatedError(f"{work.repository}/{work.branch}") from error
+        raise
+
+
+def _rewritten(area: Area, work: BranchWork) -> Rewritten:
     base = base_view(area, work).metarange_id
     with ChangesSpool() as spool:
         changes = spool.through(staged_changes(area, work))

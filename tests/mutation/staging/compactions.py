@@ -281,11 +281,19 @@ COMMIT_DEFECTS: Final = (
         killers=_COMMITTING,
     ),
     Defect(
+        name="compaction: a base that the branch has left behind is called damaged",
+        promise=f"{_PAGE}#views",
+        file="staging/compaction.py",
+        old="        if not work.is_of(area.branches.get(work.branch).record):\n",
+        new="        if work is None:\n",
+        killers=("staging/rewriting/test_metaranges.py",),
+    ),
+    Defect(
         name="merges: one that is refused leaves a sealed token behind",
         promise=f"{_PAGE}#merges",
         file="staging/flows/committing.py",
-        old="        if has_changes(self._area, self._area.branches.get(name)):\n",
-        new="        if self._area is None:\n",
+        old="            if has_changes(self._area, branch):\n",
+        new="            if self._area is None:\n",
         killers=_MERGING,
     ),
     Defect(

@@ -71,6 +71,14 @@ READ_DEFECTS: Final = (
         killers=_READING,
     ),
     Defect(
+        name="reading: a base that the branch has left behind is called lost",
+        promise=f"{_PAGE}#views",
+        file="staging/flows/reading.py",
+        old="            found = error\n",
+        new="            raise\n",
+        killers=("staging/test_sweep.py",),
+    ),
+    Defect(
         name="reading: a commit that came during a read is not missed",
         promise=f"{_PAGE}#views",
         file="staging/flows/reading.py",

@@ -23,13 +23,20 @@ from compaction.staging.compaction import (
     swap_base,
     work_on,
 )
-from compaction.staging.errors import CorruptRangeError, RewriteProofError, UnexpectedRangeError, WorkerShortageError
+from compaction.staging.errors import (
+    CorruptRangeError,
+    RewriteProofError,
+    UnexpectedRangeError,
+    WorkerShortageError,
+    WorkOutdatedError,
+)
 from compaction.staging.format.columns import TOMBSTONE, RecordColumns, concatenated
 from compaction.staging.format.ranges import RangeInfo
 from compaction.staging.rewriting import rewriter, tree
 from compaction.staging.rewriting.report import MetarangeJob
 from compaction.staging.rewriting.rewriter import COMMIT_PATIENCE, MetarangeAttempt
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
+from compaction.staging.sweep import sweep_objects
 from compaction.staging.tree.applying import Part, PartResult, write_part
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseUnavailableError
@@ -134,6 +141,29 @@ def test_work_that_a_commit_has_overtaken_writes_nothing(attempts: Attempts) -> 
     report = attempts.run(1)
     assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
     assert attempts.objects == objects
+
+
+def test_a_base_that_the_branch_has_left_behind_is_no_damage(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset takes it from the branch while an attempt is about to read it, and the sweep deletes it."""
+    repo = attempts.repo
+    record = repo.put(HEAD, base=HEAD | {"k/01": "3"}, sealed=[{"k/05": "2"}])
+    attempts.work = work_on("example", record, staged=False)
+    attempts.claim(1)
+    write = TreeWriter.write
+
+    def outrun(self: TreeWriter, work: BranchWork) -> WrittenTree:
+        repo.resetter.reset("main")
+        sweep_objects(repo.area, grace=-1e12)
+        repo.area.ranges.forget(work.base)
+        return write(self, work)
+
+    monkeypatch.setattr(TreeWriter, "write", outrun)
+    report = attempts.run(1)
+    assert (report.outcome, report.reason) == (ReportOutcome.SKIPPED, JobReason.SOURCES_CHANGED)
+    with pytest.raises(WorkOutdatedError):
+        rewrite(repo.area, attempts.work)
 
 
 def test_what_an_earlier_attempt_has_committed_is_reported_and_not_made_again(attempts: Attempts) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from compaction.staging.errors import PredicateFailedError, ProtectedBranchError, TooManyTriesError
+from compaction.staging.errors import MissingRangeError, PredicateFailedError, ProtectedBranchError, TooManyTriesError
 from compaction.staging.flows.area import Area, marked_objects, names_any
-from compaction.staging.flows.reading import is_clean, view_of
+from compaction.staging.flows.reading import is_clean, still_holds, view_of
 from compaction.staging.format.messages import SIGNED, TEXT, StagingMessage, wire_at
 from compaction.staging.kv.port import KeyValueStore
 from compaction.staging.refs.branches import Branch, BranchRecord
@@ -151,7 +151,12 @@ def swapped(
     """
     for attempt in range(tries):
         branch = area.branches.get(name)
-        record = change(branch)
+        try:
+            record = change(branch)
+        except MissingRangeError:
+            if still_holds(branch.record, area.branches.get(name).record):
+                raise
+            continue  # Others came first, so long ago that the sweep has deleted what the branch had.
         if record is None:
             return branch
         kept = set(record.tokens)

@@ -210,8 +210,12 @@ class Merger:
         read the old content finds another commit when it reads the branch again.
         """
         self._area.repository.check_writable()
-        if has_changes(self._area, self._area.branches.get(name)):
-            raise UncommittedChangesError(name)
+
+        def refuse_changes(branch: Branch) -> None:
+            if has_changes(self._area, branch):
+                raise UncommittedChangesError(name)
+
+        swapped(self._area, name, doing, refuse_changes)
         seal(self._area, name)
         made: list[CommitData] = []
 

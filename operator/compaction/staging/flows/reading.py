@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from compaction.staging.errors import TooManyTriesError
+from compaction.staging.errors import MissingRangeError, TooManyTriesError
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import TOMBSTONE, RecordColumns, rows_where, tombstones
 from compaction.staging.format.identity import split_value
@@ -18,7 +18,8 @@ from compaction.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_ch
 # The view of a reference: tokens, the newest first, over a metarange (docs/design/staging-areas.md#views).
 #
 # A reader takes tokens and metarange from a branch it has read, and reads the branch again afterwards: tokens that
-# were removed meanwhile may have lost rows under its feet, so it starts over.
+# were removed meanwhile may have lost rows under its feet, so it starts over. So it does when an object is missing: the
+# base that a branch has left behind is deleted after the grace. What is missing while the branch has it is lost.
 
 T = TypeVar("T")
 READ_TRIES: Final = 10
@@ -61,12 +62,19 @@ def read_consistently(area: Area, reference: str, read: Callable[[RecordView], T
     Raises:
         UnknownRefError, StagingNameError
         TooManyTriesError: others changed the branch during every try.
+        What `read` raises: MissingRangeError only for what the branch still has.
     """
     for _ in range(READ_TRIES):
         view, branch = resolve_view(area, reference)
-        result = read(view)
+        found: T | MissingRangeError
+        try:
+            found = read(view)
+        except MissingRangeError as error:
+            found = error
         if branch is None or still_holds(branch.record, area.branches.get(branch.name).record):
-            return result
+            if isinstance(found, MissingRangeError):
+                raise found
+            return found
         area.sleep(_PAUSE)
     raise TooManyTriesError(reference, "read", READ_TRIES)
 

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from compaction.staging.errors import (
     ConditionFailedError,
     InvalidBatchError,
+    MissingRangeError,
     PredicateFailedError,
     RangeRecordError,
     TooManyTriesError,
@@ -198,6 +199,11 @@ class Writer:
                 relied = write(before)
             except PredicateFailedError:
                 # Another writer changed the row: what the branch shows has to be read again.
+                self._pause(attempt)
+                continue
+            except MissingRangeError:
+                if still_holds(before.record, self._area.branches.get(name).record):
+                    raise
                 self._pause(attempt)
                 continue
             now = self._area.branches.get(name).record

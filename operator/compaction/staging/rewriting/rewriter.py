@@ -16,7 +16,7 @@ from compaction.api.job.job import JobReceipt, MeasureChange
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.errors import CompactionError, StaleTokenError
-from compaction.staging.compaction import swap_base
+from compaction.staging.compaction import swap_base, unless_outdated
 from compaction.staging.connecting import connection_of
 from compaction.staging.damage import damaged_source, identity_of
 from compaction.staging.errors import StagingStoreError, TooManyTriesError, WorkOutdatedError
@@ -127,7 +127,8 @@ class MetarangeAttempt(BranchAttempt):
             budget=self.budget,
         )
         work = self.job.work
-        written = writer.write(work)
+        with unless_outdated(self.area, work):
+            written = writer.write(work)
         seconds = self.monotonic() - began
         receipt = receipt_of(
             work, written, token=self.token, worker=self.worker, seconds=seconds, now=self.area.clock()
