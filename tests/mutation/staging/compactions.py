@@ -281,7 +281,7 @@ COMMIT_DEFECTS: Final = (
         killers=_COMMITTING,
     ),
     Defect(
-        name="compaction: a base that the branch has left behind is called damaged",
+        name="rewrite: a base that the branch has left behind is called damaged",
         promise=f"{_PAGE}#views",
         file="staging/compaction.py",
         old="        if not work.is_of(area.branches.get(work.branch).record):\n",
