@@ -16,7 +16,9 @@ from compaction.staging.compaction import claim, retire, rewrite, swap_base, wor
 from compaction.staging.errors import MissingRangeError, RowMissingError, UncommittedChangesError
 from compaction.staging.flows.area import mark, marked_objects, pin, pinned, unmark
 from compaction.staging.flows.branching import DROPPING, journalled
+from compaction.staging.flows.reading import effective, view_of
 from compaction.staging.flows.writing import WriteCondition
+from compaction.staging.format.columns import concatenated
 from compaction.staging.format.identity import split_value
 from compaction.staging.kv.port import KeyValueStore
 from compaction.staging.refs.branches import Branch, Branches
@@ -357,6 +359,18 @@ def in_use(repo: StagingRepo) -> str:
     return repo.put(head, base=head | {"a": "2"}, sealed=[{"d": "1"}], staging={"e": "1"}).compacted_base
 
 
+def sweep_after_the_grace(repo: StagingRepo, base: str) -> None:
+    """Of a base that a branch has lost: its tokens go first."""
+    ids = (base, *(item.id for item in repo.area.ranges.ranges(base)))
+    sweep_tokens(repo.area, grace=GRACE)
+    repo.clock.now += GRACE
+    sweep_tokens(repo.area, grace=GRACE)
+    sweep_objects(repo.area, grace=ALL_OLD)
+    for gone in ids:
+        repo.area.ranges.forget(gone)
+    assert not repo.area.ranges.exists(base)
+
+
 def lose(repo: StagingRepo, base: str) -> None:
     for name in (*(item.id for item in repo.area.ranges.ranges(base)), base):
         repo.area.ranges.delete([name])
@@ -378,11 +392,7 @@ def test_what_takes_longer_than_the_grace_begins_again(
             if next(looks) == turn:  # noqa: B023 - it is patched for this turn only
                 monkeypatch.undo()
                 compact(repo, f"job-{turn}")  # noqa: B023
-                lists = [item.id for item in repo.area.ranges.ranges(base)]  # noqa: B023
-                sweep_objects(repo.area, grace=ALL_OLD)
-                for gone in (*lists, base):  # noqa: B023
-                    repo.area.ranges.forget(gone)
-                assert not repo.area.ranges.exists(base)  # noqa: B023
+                sweep_after_the_grace(repo, base)  # noqa: B023
             return found
 
         monkeypatch.setattr(Branches, "get", outrun)
@@ -392,6 +402,38 @@ def test_what_takes_longer_than_the_grace_begins_again(
         if next(looks) <= turn:
             assert turn > 0, "it never looked at the branch"
             return
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [compact, lambda repo: repo.resetter.reset("main"), lambda repo: repo.committer.commit("main", DRAFT)],
+    ids=["compacted", "reset", "committed"],
+)
+def test_a_base_that_a_branch_has_lost_stays_for_the_grace(
+    repo: StagingRepo, ends: Callable[[StagingRepo], object]
+) -> None:
+    """However old its objects are: who has just read the branch reads on."""
+    base = in_use(repo)
+    view = view_of(repo.area, repo.area.branches.get("main"))
+    ends(repo)
+    assert sweep_tokens(repo.area, grace=GRACE).next_in == GRACE
+    repo.clock.now += GRACE - 1
+    sweep_tokens(repo.area, grace=GRACE)
+    sweep_objects(repo.area, grace=ALL_OLD)
+    for name in (base, *(item.id for item in repo.area.ranges.ranges(base))):
+        repo.area.ranges.forget(name)
+    shown = concatenated(list(effective(repo.area, view)))
+    assert [key.decode() for key, _ in shown.pairs()] == sorted(SHOWN)
+    sweep_after_the_grace(repo, base)
+
+
+def test_a_damaged_base_that_a_branch_has_lost_stops_no_sweep(repo: StagingRepo) -> None:
+    base, orphan = in_use(repo), repo.tree({"x": "1", "y": "2"})
+    repo.area.ranges.delete([base])
+    repo.area.ranges.forget(base)
+    repo.resetter.reset("main")
+    sweep_objects(repo.area, grace=ALL_OLD)
+    assert not repo.area.ranges.exists(orphan)
 
 
 @pytest.mark.parametrize("act", ACTS)

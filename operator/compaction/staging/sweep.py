@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-from compaction.staging.errors import PredicateFailedError, RowMissingError, UnknownRefError
+from compaction.staging.errors import (
+    CorruptRangeError,
+    MissingRangeError,
+    PredicateFailedError,
+    RowMissingError,
+    UnknownRefError,
+    UnsupportedRangeError,
+)
 from compaction.staging.flows.area import Area, mark, marked_objects, pinned, unmark
 from compaction.staging.flows.branching import DROPPING, JournalledToken, journalled, sweep_receipts
 from compaction.staging.refs.names import JOURNAL_PARTITION
@@ -36,8 +44,9 @@ class SweptObjects:
 def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
     """Delete objects that no tree of the repository has and that were written more than `grace` seconds ago.
 
-    Trees are those of all commits, also of such that no branch leads to, and the compacted bases. Objects are listed
-    before the trees are read: what is written later is in no list. A tree that cannot be read stops the sweep, because
+    Trees are those of all commits, also of such that no branch leads to, and the compacted bases; one that a branch has
+    lost counts as long as the tokens over it, which wait for a grace of their own. Objects are listed before the trees
+    are read: what is written later is in no list. A tree that cannot be read stops the sweep, because
     it is not known what it has: nothing is deleted then. What the attempts of a standing claim have written is kept,
     however long they take. Receipts that no branch needs are deleted, too.
 
@@ -67,7 +76,7 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
 
 def reachable(area: Area) -> frozenset[str]:
-    """The ids of all objects that a commit or a compacted base of the repository has.
+    """The ids of all objects that a commit or a compacted base of the repository has, or had until a while ago.
 
     RowMissingError: of the default branch, which every repository has, or of a commit that a branch or another commit
     names. What that one leads to is then in no list, and must not be taken for garbage.
@@ -93,7 +102,19 @@ def reachable(area: Area) -> frozenset[str]:
             named.update(commit.parents)
     trees |= pinned(area)
     trees |= {branch.record.compacted_base for branch in area.branches.every()}
-    return frozenset(_with_ranges(area, trees - {""}))
+    return frozenset(_with_ranges(area, trees - {""})) | _left_behind(area)
+
+
+def _left_behind(area: Area) -> set[str]:
+    """The objects of bases that branches have lost, for as long as the tokens over them stay. Read after the branches:
+    a swap writes its journal first.
+    """
+    found = set[str]()
+    for tree in {row.entry.base for row in journal_rows(area)} - {""}:
+        found.add(tree)
+        with suppress(CorruptRangeError, MissingRangeError, UnsupportedRangeError):  # nobody reads what it names either
+            found.update(item.id for item in area.ranges.ranges(tree))
+    return found
 
 
 def claimed_since(area: Area) -> float:

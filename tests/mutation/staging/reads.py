@@ -79,6 +79,14 @@ READ_DEFECTS: Final = (
         killers=("staging/test_sweep.py",),
     ),
     Defect(
+        name="reading: a base goes at once when the branch has lost it",
+        promise=f"{_PAGE}#sweep",
+        file="staging/flows/branching.py",
+        old='        journal(area, lost, base=base if base != record.compacted_base else "")\n',
+        new="        journal(area, lost)\n",
+        killers=("staging/test_sweep.py",),
+    ),
+    Defect(
         name="reading: a commit that came during a read is not missed",
         promise=f"{_PAGE}#views",
         file="staging/flows/reading.py",
@@ -146,8 +154,8 @@ WRITE_DEFECTS: Final = (
         name="swap: tokens leave a branch without an entry in the journal",
         promise=f"{_PAGE}#swaps",
         file="staging/flows/branching.py",
-        old="        journal(area, [token for token in branch.record.tokens if token not in kept])\n",
-        new="",
+        old="        journal(area, lost, base=base if base",
+        new="        journal(area, (), base=base if base",
         killers=("staging/test_sweep.py", "crash/test_staging_branch.py"),
     ),
     Defect(

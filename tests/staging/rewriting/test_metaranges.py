@@ -36,7 +36,7 @@ from compaction.staging.rewriting import rewriter, tree
 from compaction.staging.rewriting.report import MetarangeJob
 from compaction.staging.rewriting.rewriter import COMMIT_PATIENCE, MetarangeAttempt
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
-from compaction.staging.sweep import sweep_objects
+from compaction.staging.sweep import sweep_objects, sweep_tokens
 from compaction.staging.tree.applying import Part, PartResult, write_part
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseUnavailableError
@@ -155,6 +155,8 @@ def test_a_base_that_the_branch_has_left_behind_is_no_damage(
 
     def outrun(self: TreeWriter, work: BranchWork) -> WrittenTree:
         repo.resetter.reset("main")
+        for _ in range(2):
+            sweep_tokens(repo.area, grace=0)
         sweep_objects(repo.area, grace=-1e12)
         repo.area.ranges.forget(work.base)
         return write(self, work)

@@ -28,7 +28,8 @@ DROPPING: Final = -1
 @dataclass(frozen=True)
 class JournalledToken(StagingMessage):
     """A token that its branch was about to lose at `since` (milliseconds since 1970). `unused_since`: when a sweep saw
-    for the first time that no branch has it; the grace runs from there. 0: not yet.
+    for the first time that no branch has it; the grace runs from there. 0: not yet. `base`: the compacted base that it
+    lay over, where the branch was about to lose that too: who has begun to read the branch needs both for as long.
     """
 
     NAME: ClassVar[str] = "JournalledToken"
@@ -36,13 +37,14 @@ class JournalledToken(StagingMessage):
     repository: str = field(default="", metadata=wire_at(2, TEXT))
     since: int = field(default=0, metadata=wire_at(3, SIGNED))
     unused_since: int = field(default=0, metadata=wire_at(4, SIGNED))
+    base: str = field(default="", metadata=wire_at(5, TEXT))
 
 
-def journal(area: Area, tokens: Iterable[str]) -> None:
-    """Write down that a branch is about to lose tokens."""
+def journal(area: Area, tokens: Iterable[str], *, base: str = "") -> None:
+    """Write down that a branch is about to lose tokens, and the compacted base below them."""
     now = int(area.clock() * 1000)
     rows = [
-        (token.encode(), JournalledToken(token=token, repository=area.repository.name, since=now).encode())
+        (token.encode(), JournalledToken(token=token, repository=area.repository.name, since=now, base=base).encode())
         for token in tokens
     ]
     if rows:
@@ -124,7 +126,8 @@ def _key(branch: str, job: str, token: int) -> bytes:
 # Changes of a branch's record: journal, swap, and the tries it takes (docs/design/staging-areas.md#swaps).
 #
 # Tokens that a swap takes off a branch are journalled before it: a crash in between leaves tokens that are in use and
-# in the journal, never some that nothing knows. The sweep drops those that no branch uses, after the grace.
+# in the journal, never some that nothing knows. The sweep drops those that no branch uses, after the grace, and keeps
+# until then what the base below them has.
 
 SWAP_TRIES: Final = 10
 _FIRST_PAUSE: Final = 0.02
@@ -143,8 +146,8 @@ def swapped(
     """Swap the record of a branch for what `change` makes of it; all of `change` again when another came first, or
     when the sweep is about to delete a part of the tree that the record would name.
 
-    None: nothing has to be changed. Tokens that the new record has no more are journalled. `before_swap`: called when
-    no object of the new tree is marked; what it sees then, a later sweep sees, too.
+    None: nothing has to be changed. Tokens and base that the new record has no more are journalled. `before_swap`:
+    called when no object of the new tree is marked; what it sees then, a later sweep sees, too.
 
     Raises:
         UnknownRefError, TooManyTriesError, and what `change` raises
@@ -159,8 +162,9 @@ def swapped(
             continue  # Others came first, so long ago that the sweep has deleted what the branch had.
         if record is None:
             return branch
-        kept = set(record.tokens)
-        journal(area, [token for token in branch.record.tokens if token not in kept])
+        kept, base = set(record.tokens), branch.record.compacted_base
+        lost = [token for token in branch.record.tokens if token not in kept]
+        journal(area, lost, base=base if base != record.compacted_base else "")
         if not _swept(area, branch.record, record):
             if before_swap is not None:
                 before_swap()
@@ -249,7 +253,7 @@ class Brancher:
             raise ProtectedBranchError(name, "deleting it")
 
         def ended(branch: Branch) -> BranchRecord:
-            journal(self._area, branch.record.tokens)
+            journal(self._area, branch.record.tokens, base=branch.record.compacted_base)
             return replace(branch.record, deleted=True)
 
         swapped(self._area, name, "delete it", ended)
