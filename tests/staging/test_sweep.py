@@ -41,6 +41,11 @@ def compact(repo: StagingRepo, job: str = "job") -> None:
     swap_base(repo.area, work, rewrite(repo.area, work).tree, job=job, token=1)
 
 
+def names_of(repo: StagingRepo, tree: str) -> list[str]:
+    """All its objects."""
+    return [tree, *(item.id for item in repo.area.ranges.ranges(tree))]
+
+
 @pytest.mark.parametrize("lost", ["branch", "commit", "parent"])
 def test_a_row_that_must_be_there_stops_the_sweep(repo: StagingRepo, lost: str) -> None:
     """A key-value store that lost rows, or an empty one, leads to nothing: that makes garbage of nothing."""
@@ -192,7 +197,7 @@ class TestObjects:
         compact(repo)
         orphan = repo.tree({"x": "1", "y": "2"})
         before = {item.path for item in repo.area.ranges.stored()}
-        gone = {orphan, *(item.id for item in repo.area.ranges.ranges(orphan))}
+        gone = set(names_of(repo, orphan))
         swept = sweep_objects(repo.area, grace=ALL_OLD)
         assert swept.objects == len(gone)
         assert {item.path for item in repo.area.ranges.stored()} == before - gone
@@ -259,7 +264,7 @@ class TestObjects:
     ) -> None:
         """The sweep has marked an orphan; a commit makes the same tree: it waits, and writes it again."""
         orphan = repo.tree({"x": "1"})
-        names = [orphan, *(item.id for item in repo.area.ranges.ranges(orphan))]
+        names = names_of(repo, orphan)
         mark(repo.area.kv, repo.area.repository.partition, names)
         repo.set("x", "1")
         pauses = []
@@ -310,7 +315,7 @@ class TestObjects:
         self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         orphan = repo.tree({"x": "1"})
-        names = {orphan, *(item.id for item in repo.area.ranges.ranges(orphan))}
+        names = set(names_of(repo, orphan))
         delete, seen = RangeStorage.delete, []
 
         def deleted(self: RangeStorage, paths: Any) -> Any:
@@ -361,45 +366,48 @@ def in_use(repo: StagingRepo) -> str:
 
 def sweep_after_the_grace(repo: StagingRepo, base: str) -> None:
     """Of a base that a branch has lost: its tokens go first."""
-    ids = (base, *(item.id for item in repo.area.ranges.ranges(base)))
+    names = names_of(repo, base)
     sweep_tokens(repo.area, grace=GRACE)
     repo.clock.now += GRACE
     sweep_tokens(repo.area, grace=GRACE)
     sweep_objects(repo.area, grace=ALL_OLD)
-    for gone in ids:
+    for gone in names:
         repo.area.ranges.forget(gone)
     assert not repo.area.ranges.exists(base)
 
 
 def lose(repo: StagingRepo, base: str) -> None:
-    for name in (*(item.id for item in repo.area.ranges.ranges(base)), base):
+    for name in names_of(repo, base):
         repo.area.ranges.delete([name])
         repo.area.ranges.forget(name)
 
 
-@pytest.mark.parametrize("act", ACTS)
-def test_what_takes_longer_than_the_grace_begins_again(
-    repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, act: str
-) -> None:
-    """Whichever of its looks at the branch is the one that is too old."""
-    do, expected = ACTS[act]
-    look = Branches.get
-    for turn in count():
-        base, looks = in_use(repo), count()
+def outrun(repo: StagingRepo, do: Callable[[StagingRepo], object], turn: int) -> bool:
+    """Do it, while the branch gets another base behind this look at it; whether there was such a look."""
+    base, looks, look = in_use(repo), count(), Branches.get
+    with pytest.MonkeyPatch.context() as patched:
 
-        def outrun(self: Branches, name: str) -> Branch:
+        def get(self: Branches, name: str) -> Branch:
             found = look(self, name)
-            if next(looks) == turn:  # noqa: B023 - it is patched for this turn only
-                monkeypatch.undo()
-                compact(repo, f"job-{turn}")  # noqa: B023
-                sweep_after_the_grace(repo, base)  # noqa: B023
+            if next(looks) == turn:
+                patched.undo()
+                compact(repo, f"job-{turn}")
+                sweep_after_the_grace(repo, base)
             return found
 
-        monkeypatch.setattr(Branches, "get", outrun)
+        patched.setattr(Branches, "get", get)
         do(repo)
-        monkeypatch.undo()
+    return next(looks) > turn
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_takes_longer_than_the_grace_begins_again(repo: StagingRepo, act: str) -> None:
+    """Whichever of its looks at the branch is the one that is too old."""
+    do, expected = ACTS[act]
+    for turn in count():
+        was_outrun = outrun(repo, do, turn)
         assert repo.shown() == expected
-        if next(looks) <= turn:
+        if not was_outrun:
             assert turn > 0, "it never looked at the branch"
             return
 
@@ -420,7 +428,7 @@ def test_a_base_that_a_branch_has_lost_stays_for_the_grace(
     repo.clock.now += GRACE - 1
     sweep_tokens(repo.area, grace=GRACE)
     sweep_objects(repo.area, grace=ALL_OLD)
-    for name in (base, *(item.id for item in repo.area.ranges.ranges(base))):
+    for name in names_of(repo, base):
         repo.area.ranges.forget(name)
     shown = concatenated(list(effective(repo.area, view)))
     assert [key.decode() for key, _ in shown.pairs()] == sorted(SHOWN)

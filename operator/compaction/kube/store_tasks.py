@@ -160,33 +160,22 @@ class StoreTasks:
         """A scan, a sweep or a preview in a thread; whatever happens, the policy may start the next one when it is
         due.
         """
-        if task.task is StoreTask.PREVIEW:
-            await self._preview(runtime, key, state, task, policy, asked=asked)
-            return
-        store = state.store
-        assert store is not None, "opened before any store task"
-        root = policy.spec.store.location
         try:
-            async with self._threads:
-                if task.task is StoreTask.SENSE:
-                    state.readings += 1
-                    request = request_of(task, state.readings, policy, asked=asked)
-                    before = state.reading
-                    sensed = await asyncio.to_thread(
-                        scan, store, request, root=root, before=before, clock=self._monotonic
+            if task.task is StoreTask.PREVIEW:
+                # In this order: a preview that waits for another one holds no thread.
+                async with self._previews, self._threads:
+                    opener = self._opener(policy, runtime)
+                    state.preview = await asyncio.to_thread(
+                        preview, opener, policy, task, asked=asked, clock=self._monotonic
                     )
-                    self._sensed(state, sensed, before)
-                elif runtime.is_leader():
-                    swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
-                    self._swept(key, state, swept)
-                    runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
-                else:
-                    self._swept(key, state, NOT_SWEPT)
+            else:
+                async with self._threads:
+                    await self._scan_or_sweep(runtime, key, state, task, policy, asked=asked)
         finally:
             state.memory = store_work.ended(state.memory, task.task)
             runtime.queue.add(key)
 
-    async def _preview(
+    async def _scan_or_sweep(
         self,
         runtime: Runtime,
         key: CacheKey,
@@ -196,16 +185,20 @@ class StoreTasks:
         *,
         asked: float,
     ) -> None:
-        try:
-            # In this order: a preview that waits for another one holds no thread.
-            async with self._previews, self._threads:
-                opener = self._opener(policy, runtime)
-                state.preview = await asyncio.to_thread(
-                    preview, opener, policy, task, asked=asked, clock=self._monotonic
-                )
-        finally:
-            state.memory = store_work.ended(state.memory, task.task)
-            runtime.queue.add(key)
+        store, root = state.store, policy.spec.store.location
+        assert store is not None, "opened before any store task"
+        if task.task is StoreTask.SENSE:
+            state.readings += 1
+            request = request_of(task, state.readings, policy, asked=asked)
+            before = state.reading
+            sensed = await asyncio.to_thread(scan, store, request, root=root, before=before, clock=self._monotonic)
+            self._sensed(state, sensed, before)
+        elif runtime.is_leader():
+            swept = await asyncio.to_thread(sweep, store, root=root, active=task.active)
+            self._swept(key, state, swept)
+            runtime.metrics.cleanup_bytes.labels(*key).inc(swept.bytes)
+        else:
+            self._swept(key, state, NOT_SWEPT)
 
     def _sensed(self, state: PolicyState, sensed: Sensed, before: ScanResult | None) -> None:
         """Take the result of a scan. An idle policy stays idle when the result is known already."""

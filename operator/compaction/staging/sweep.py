@@ -111,9 +111,8 @@ def _left_behind(area: Area) -> set[str]:
     """
     found = set[str]()
     for tree in {row.entry.base for row in journal_rows(area)} - {""}:
-        found.add(tree)
         with suppress(CorruptRangeError, MissingRangeError, UnsupportedRangeError):  # nobody reads what it names either
-            found.update(item.id for item in area.ranges.ranges(tree))
+            found.update(_with_ranges(area, [tree]))
     return found
 
 
