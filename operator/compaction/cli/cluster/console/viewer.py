@@ -280,18 +280,23 @@ class Viewer:
 
     async def may(self, verb: str, resource: Resource, namespace: str, name: str = "") -> bool:
         """Ask the API server (SelfSubjectAccessReview); what it does not answer is a no."""
-        key = (verb, resource.plural, namespace, name)
-        known = self._rights.get(key)
-        # A page is made again at every change, and rights change seldom.
-        if known is not None and time.monotonic() - known[0] < RIGHTS_SECONDS:
-            return known[1]
-        permission = Permission(verb, resource, namespace, name=name)
+
+        async def ask() -> bool:
+            return not await missing_permissions(self._client, (Permission(verb, resource, namespace, name=name),))
+
         try:
-            allowed = not await missing_permissions(self._client, (permission,))
+            return await self._kept((verb, resource.plural, namespace, name), ask)
         except ApiError as error:
             # Not kept: the next page asks again.
             log.warning("a review of access failed", error=str(error))
             return False
+
+    async def _kept(self, key: tuple[str, ...], ask: Callable[[], Awaitable[bool]]) -> bool:
+        """An answer about rights: a page is made again at every change, and rights change seldom."""
+        known = self._rights.get(key)
+        if known is not None and time.monotonic() - known[0] < RIGHTS_SECONDS:
+            return known[1]
+        allowed = await ask()
         self._rights[key] = (time.monotonic(), allowed)
         return allowed
 
@@ -307,20 +312,17 @@ class Viewer:
         # Who has the verb may in either case, and no write is tried for the answer.
         if await self.may("approve", COMPACTION_POLICIES, meta.namespace, meta.name):
             return True
-        plan = policy.status.plan
-        key = ("approve dry run", meta.namespace, meta.name, plan.hash if plan is not None else "")
-        known = self._rights.get(key)
-        if known is not None and time.monotonic() - known[0] < RIGHTS_SECONDS:
-            return known[1]
-        patch = {"metadata": {"annotations": {ANNOTATION_APPROVE: key[-1]}}}
-        try:
-            await self._client.patch(COMPACTION_POLICIES, meta.name, patch, namespace=meta.namespace, dry_run=True)
-        except ApiError:
-            allowed = False
-        else:
-            allowed = True
-        self._rights[key] = (time.monotonic(), allowed)
-        return allowed
+        hashed = policy.status.plan.hash if policy.status.plan is not None else ""
+        patch = {"metadata": {"annotations": {ANNOTATION_APPROVE: hashed}}}
+
+        async def ask() -> bool:
+            try:
+                await self._client.patch(COMPACTION_POLICIES, meta.name, patch, namespace=meta.namespace, dry_run=True)
+            except ApiError:
+                return False
+            return True
+
+        return await self._kept(("approve dry run", meta.namespace, meta.name, hashed), ask)
 
     async def find_policy(self, namespace: str, name: str) -> CompactionPolicy | None:
         """The policy of a job; None when it is not there, not valid, or not to be read."""
