@@ -94,6 +94,11 @@ class ApiError(CompactionError):
         """The message without the request in front of it, for a person who did not write the request."""
         return str(self).split(": ", 1)[-1]
 
+    @property
+    def is_refusal(self) -> bool:
+        """True when the API server has judged the request, and will not judge otherwise of the same one at once."""
+        return 400 <= self.status < 500 and self.status not in (408, 429)
+
 
 class NotFoundError(ApiError):
     """404: the object, or its kind, does not exist."""

@@ -33,6 +33,7 @@ from compaction.core.reconcile.observations import SinkView
 from compaction.errors import CompactionError
 from compaction.storage.errors import ObjectExistsError
 from compaction.storage.objects.store import Retrying, open_objects
+from compaction.storage.secrets import text_of
 
 if TYPE_CHECKING:
     from compaction.kube.metrics.registry import Metrics
@@ -94,7 +95,7 @@ class ObjectDestination:
         except CompactionError as error:
             raise DeliveryError(str(error)) from error
         except OSError as error:
-            raise DeliveryError(f"{error.strerror}") from error
+            raise DeliveryError(f"{error.filename or self._url}: {error.strerror}") from error
 
     async def close(self) -> None:
         """See `Destination`. A thread that hangs is not waited for."""
@@ -102,12 +103,12 @@ class ObjectDestination:
 
 
 def _options(directory: Path | None) -> Mapping[str, str]:
-    """The options of a mounted Secret; what kubelet keeps beside them begins with dots."""
+    """The options of a mounted Secret; what kubelet keeps beside them begins with dots. Raises SecretError, OSError."""
     # Without one, the cloud's own tools say who the operator is.
     if directory is None:
         return {}
     files = (path for path in directory.iterdir() if not path.name.startswith(".") and path.is_file())
-    return {path.name: path.read_text(encoding="utf-8").rstrip("\r\n") for path in files}
+    return {path.name: text_of(directory.name, path.name, path.read_bytes()) for path in files}
 
 
 class WebhookDestination:

@@ -9,14 +9,16 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 import yaml
 from aiohttp import web
 
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.cluster.access import connect
+from compaction.cli.cluster.console import viewer
 from compaction.cli.cluster.console.ui import (
     CONTENT,
     ConsoleServer,
@@ -27,6 +29,7 @@ from compaction.cli.cluster.console.ui import (
     open_in_browser,
 )
 from compaction.cli.cluster.flags import CommandTarget
+from compaction.errors import ApiError, ForbiddenError
 from compaction.kube.client.api import ApiClient
 from house.sources import ROOT
 from support.cluster.by_kubectl import RBAC, Cluster, User, apply, bind, make
@@ -230,6 +233,44 @@ def test_debt_over_time_is_asked_of_prometheus_only_for_what_the_user_reads(clus
     labels = [re.findall(r"compaction_debt_bytes{(.*?)}", query) for query, _ in asked]
     assert labels == [[f'namespace="{space}",policy="logs"'], [f'namespace=~"{space}"']]
     assert {token for _, token in asked} == {"Bearer of-prometheus"}
+
+
+class RightsClient:
+    """An API server that is asked what it would do with an approval."""
+
+    def __init__(self) -> None:
+        self.answer: ApiError | None = None
+        self.tries = 0
+
+    async def patch(self, *_: Any, **__: Any) -> Any:
+        self.tries += 1
+        if self.answer is not None:
+            raise self.answer
+
+
+def test_only_what_the_api_server_has_judged_is_kept_and_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        client = RightsClient()
+        user = viewer.Viewer(cast(ApiClient, client), CommandTarget(namespace="storage"))
+        monkeypatch.setattr(user, "may", lambda verb, *_: asyncio.sleep(0, verb == "patch"))
+        policy = CompactionPolicy.from_object(policy_object("logs"))
+
+        async def approves(answer: ApiError | None) -> tuple[bool, int]:
+            client.answer, client.tries = answer, 0
+            return await user.may_approve(policy), client.tries
+
+        away, busy = ApiError("nobody answers"), ApiError("too many requests", status=429)
+        assert [await approves(answer) for answer in (away, busy, away)] == [(False, 1)] * 3
+        assert await approves(ForbiddenError("no", status=403)) == (False, 1)
+        assert await approves(None) == (False, 0)
+        user.sweep()
+        assert await approves(None) == (False, 0)
+        monkeypatch.setattr(viewer, "RIGHTS_SECONDS", 0.0)
+        user.sweep()
+        assert not user._rights
+        assert await approves(None) == (True, 1)
+
+    asyncio.run(test())
 
 
 def test_files_of_others_are_as_they_were_published() -> None:

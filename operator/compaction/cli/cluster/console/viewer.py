@@ -259,8 +259,9 @@ class Viewer:
                 shared.idle_since = time.monotonic()
 
     def sweep(self) -> None:
-        """End watches that no page has needed for a while."""
+        """End watches that no page has needed for a while, and forget answers about rights that are too old."""
         now = time.monotonic()
+        self._rights = {key: known for key, known in self._rights.items() if now - known[0] < RIGHTS_SECONDS}
         for key, shared in tuple(self._shared.items()):
             if shared.idle_since is not None and now - shared.idle_since > IDLE_SECONDS:
                 shared.task.cancel()
@@ -284,19 +285,19 @@ class Viewer:
         async def ask() -> bool:
             return not await missing_permissions(self._client, (Permission(verb, resource, namespace, name=name),))
 
-        try:
-            return await self._kept((verb, resource.plural, namespace, name), ask)
-        except ApiError as error:
-            # Not kept: the next page asks again.
-            log.warning("a review of access failed", error=str(error))
-            return False
+        return await self._kept((verb, resource.plural, namespace, name), ask)
 
     async def _kept(self, key: tuple[str, ...], ask: Callable[[], Awaitable[bool]]) -> bool:
         """An answer about rights: a page is made again at every change, and rights change seldom."""
         known = self._rights.get(key)
         if known is not None and time.monotonic() - known[0] < RIGHTS_SECONDS:
             return known[1]
-        allowed = await ask()
+        try:
+            allowed = await ask()
+        except ApiError as error:
+            # Not kept: the next page asks again.
+            log.warning("the API server did not say what a user may do", error=str(error))
+            return False
         self._rights[key] = (time.monotonic(), allowed)
         return allowed
 
@@ -318,7 +319,9 @@ class Viewer:
         async def ask() -> bool:
             try:
                 await self._client.patch(COMPACTION_POLICIES, meta.name, patch, namespace=meta.namespace, dry_run=True)
-            except ApiError:
+            except ApiError as error:
+                if not error.is_refusal:
+                    raise
                 return False
             return True
 
