@@ -104,14 +104,15 @@ class Installation:
         succeeded.
         """
 
+        def attempts() -> list[Object]:
+            return [item for job in self.jobs(policy) for item in job.get("status", {}).get("attempts", ())]
+
         def ended() -> Object | None:
-            jobs = self.jobs(policy)
-            attempts = [item for job in jobs for item in job.get("status", {}).get("attempts", ())]
-            found = next((attempt for attempt in attempts if attempt.get("reason") in reasons), None)
-            assert found or states(jobs) - {"Succeeded"} or not jobs, attempts
+            found = next((attempt for attempt in attempts() if attempt.get("reason") in reasons), None)
+            assert found or states(jobs := self.jobs(policy)) - {"Succeeded"} or not jobs, attempts()
             return found
 
-        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}")
+        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", instead=attempts)
 
     def operators(self) -> list[Object]:
         return self.running(f"app.kubernetes.io/name={OPERATOR}")

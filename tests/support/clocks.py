@@ -101,14 +101,22 @@ TIMEOUT_FLAG = f"--timeout={PATIENCE_SECONDS:.0f}s"
 
 
 def eventually(
-    look: Callable[[], Value | None], what: str, *, timeout: float = PATIENCE_SECONDS, pause: float = 0.2
+    look: Callable[[], Value | None],
+    what: str,
+    *,
+    timeout: float = PATIENCE_SECONDS,
+    pause: float = 0.2,
+    instead: Callable[[], object] | None = None,
 ) -> Value:
-    """The first truthy value of `look`; AssertionError with `what` and the last value when none came."""
+    """The first truthy value of `look`; AssertionError with `what` when none came, and the last value or what there is
+    `instead` of it.
+    """
     deadline = time.monotonic() + timeout
     while True:
         value = look()
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise AssertionError(f"waited {timeout:.0f} s in vain for {what}; last seen: {value!r}")
+            seen = value if instead is None else instead()
+            raise AssertionError(f"waited {timeout:.0f} s in vain for {what}; last seen: {seen!r}")
         time.sleep(pause)

@@ -127,6 +127,10 @@ def test_a_job_is_told_with_its_work_and_its_receipt() -> None:
     done = {"state": "Succeeded", "finishedAt": ago(5), "receipt": receipt, "usage": used}
     told = explain_job(job_with(done), policy_with(), None, NOW)
     assert "Its attempts took 3.62s of CPU, 3.6s in executors, read 900Ki, wrote 180Ki." in told.state
+    ended = {"worker": "logs-w-1", "startedAt": ago(9), "endedAt": ago(5)}
+    attempts = [ended | {"token": 1, "outcome": "Lost"}, ended | {"token": 2, "outcome": "Succeeded", "usage": used}]
+    partly = explain_job(job_with(done | {"attempts": attempts}), policy_with(), None, NOW)
+    assert any(said.endswith("wrote 180Ki, beside what 1 of 2 attempts did not report.") for said in partly.state)
     unknown = explain_job(job_with(done | {"usage": {"driverCpuSeconds": 0.02}}), policy_with(), None, NOW)
     assert "CPU" not in " ".join(unknown.state)
     assert told.subject == "CompactionJob storage/logs-1: Succeeded"

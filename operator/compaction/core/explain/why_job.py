@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.job.job import AttemptStatus, CompactionJob, JobReceipt
-from compaction.api.job.job_status import ResourceUsage
+from compaction.api.job.job_status import CompactionJobStatus
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.policy import CompactionPolicy, is_superseded
 from compaction.api.text.printing import format_bytes, format_cpu, number_in, plural
@@ -193,7 +193,7 @@ def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     last = _last(job)
     if last is not None and last.reason != reason:
         _explain_attempt(builder, last)
-    builder.state(_used(job.status.usage))
+    builder.state(_used(job.status))
 
 
 def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:
@@ -220,12 +220,13 @@ def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:
         proof = equal if kind.proves_equal(receipt) else "THE FINGERPRINTS DIFFER"
         builder.state(f"{kind.became(receipt)} {proof}.")
         builder.state(changes_of(receipt))
-    builder.state(_used(job.status.usage))
+    builder.state(_used(job.status))
     builder.consequences(meaning)
 
 
-def _used(usage: ResourceUsage | None) -> str:
-    """`Its attempts took 12.3s of CPU, ...`; "" when none could say."""
+def _used(status: CompactionJobStatus) -> str:
+    """`Its attempts took 12.3s of CPU, ...`; "" when none could say. The sums lack those that could not."""
+    usage = status.usage
     if usage is None or usage.cpu_seconds is None:
         return ""
     executors = format_cpu(usage.executor_cpu_seconds or 0.0)
@@ -233,7 +234,11 @@ def _used(usage: ResourceUsage | None) -> str:
     bytes_moved = "".join(f", {verb} {format_bytes(count)}" for verb, count in moved if count is not None)
     peak = usage.executor_peak_bytes
     most = f"; a task had {format_bytes(peak)} of memory at most" if peak is not None else ""
-    return f"Its attempts took {format_cpu(usage.cpu_seconds)} of CPU, {executors} in executors{bytes_moved}{most}."
+    ended = [attempt.usage for attempt in status.attempts if attempt.ended_at is not None]
+    unknown = sum(each is None or each.cpu_seconds is None for each in ended)
+    beside = f", beside what {unknown} of {plural(len(ended), 'attempt')} did not report" if unknown else ""
+    took = f"Its attempts took {format_cpu(usage.cpu_seconds)} of CPU, {executors} in executors{bytes_moved}{most}"
+    return f"{took}{beside}."
 
 
 def _explain_skipped(builder: ExplanationBuilder, job: CompactionJob) -> None:
