@@ -13,6 +13,7 @@ from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
 from node.private_servers import PrivateServers, private_servers
 from support.timing import DEPTH, Depth
+from tools.images.build import ensure_images
 from tools.node.running import RunningNode
 from tools.node.start import start_node
 
@@ -50,8 +51,11 @@ def node_directory() -> Path:
 
 
 @pytest.fixture(scope="session")
-def host_before() -> HostState:
-    """The machine before the first node of the session."""
+def host_before(report: Callable[[str], None]) -> HostState:
+    """The machine before the first node of the session. Images are built by then: what the builder leaves on a machine
+    where it has never been is not the node's.
+    """
+    ensure_images(report=report)
     return look()
 
 
