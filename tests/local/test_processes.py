@@ -118,6 +118,16 @@ def test_detached_child_outlives_its_parent(tmp_path: Path) -> None:
     assert not child.alive()
 
 
+def test_a_child_that_was_killed_is_no_zombie(tmp_path: Path) -> None:
+    child = spawn(SLEEP, cwd=tmp_path, log=tmp_path / "log")
+    started = ProcessId.of("child", child.pid)
+    assert started is not None
+    assert started.send(signal.SIGKILL)
+    assert wait_gone(started, timeout=PATIENCE_SECONDS)
+    assert not Path(f"/proc/{child.pid}").exists()
+    assert child.returncode == -signal.SIGKILL
+
+
 def test_output_goes_to_the_log(tmp_path: Path) -> None:
     child = spawn([sys.executable, "-c", "print('hello')"], cwd=tmp_path, log=tmp_path / "log")
     assert child.wait() == 0

@@ -165,6 +165,10 @@ def wait_gone(process: ProcessId, *, timeout: float) -> bool:
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.02)
+    child = _children.get(process.pid)
+    # A child of ours that has ended is no zombie from here on; another one may have got its pid by now.
+    if child is not None and child.poll() is not None:
+        _children.pop(process.pid, None)
     return True
 
 
@@ -197,7 +201,7 @@ def spawn(
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Our own children until they are stopped: an exited child keeps its pid (as a zombie) until it is waited for."""
+"""Our own children until they are gone: an exited child keeps its pid (as a zombie) until it is waited for."""
 
 
 # This process as one that claims jobs: which it is, so that others can tell whether it still runs.
