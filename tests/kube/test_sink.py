@@ -393,7 +393,9 @@ def test_an_object_store_over_tls_with_credentials_of_a_mounted_secret(tmp_path:
                 await store.take(name.replace("1.jsonl", "2.jsonl"), EVENT)
             assert not re.search(gateway.options()["secret_access_key"], str(refused.value))
             (mounted / "secret_access_key").write_bytes(b"\xff\xfe")
-            with pytest.raises(DeliveryError, match=r"key secret_access_key of Secret secret: its value is not UTF-8"):
+            with pytest.raises(
+                DeliveryError, match=f"key secret_access_key of Secret {mounted}: its value is not UTF-8"
+            ):
                 await store.take(name, EVENT)
             mounted.rename(tmp_path / "away")
             with pytest.raises(DeliveryError, match=f"{mounted}: No such file or directory"):

@@ -128,6 +128,18 @@ def test_a_child_that_was_killed_is_no_zombie(tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+def test_a_child_that_got_the_pid_of_one_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    child = spawn(SLEEP, cwd=tmp_path, log=tmp_path / "log")
+    started = ProcessId.of("child", child.pid)
+    assert started is not None
+    gone = ProcessId("etcd", child.pid, started="another-boot:1")
+    assert wait_gone(gone, timeout=PATIENCE_SECONDS)
+    gone.stop()
+    assert child.poll() is None
+    started.stop()
+    assert child.returncode == -signal.SIGTERM
+
+
 def test_output_goes_to_the_log(tmp_path: Path) -> None:
     child = spawn([sys.executable, "-c", "print('hello')"], cwd=tmp_path, log=tmp_path / "log")
     assert child.wait() == 0

@@ -104,15 +104,16 @@ class Installation:
         succeeded.
         """
 
-        def attempts() -> list[Object]:
-            return [item for job in self.jobs(policy) for item in job.get("status", {}).get("attempts", ())]
+        seen: list[Object] = []
 
         def ended() -> Object | None:
-            found = next((attempt for attempt in attempts() if attempt.get("reason") in reasons), None)
-            assert found or states(jobs := self.jobs(policy)) - {"Succeeded"} or not jobs, attempts()
+            jobs = self.jobs(policy)
+            seen[:] = [item for job in jobs for item in job.get("status", {}).get("attempts", ())]
+            found = next((attempt for attempt in seen if attempt.get("reason") in reasons), None)
+            assert found or states(jobs) - {"Succeeded"} or not jobs, seen
             return found
 
-        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", instead=attempts)
+        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", instead=lambda: seen)
 
     def operators(self) -> list[Object]:
         return self.running(f"app.kubernetes.io/name={OPERATOR}")

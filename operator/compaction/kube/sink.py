@@ -108,7 +108,8 @@ def _options(directory: Path | None) -> Mapping[str, str]:
     if directory is None:
         return {}
     files = (path for path in directory.iterdir() if not path.name.startswith(".") and path.is_file())
-    return {path.name: text_of(directory.name, path.name, path.read_bytes()) for path in files}
+    # By its place: which Secret is mounted there, nobody here knows.
+    return {path.name: text_of(str(directory), path.name, path.read_bytes()) for path in files}
 
 
 class WebhookDestination:

@@ -107,6 +107,11 @@ class AttemptStatus(ApiModel):
     usage: ResourceUsage | None = None
     """CPU time, memory and bytes of the attempt. Absent when its worker did not report them, as one that was killed."""
 
+    @property
+    def is_measured(self) -> bool:
+        """False when its CPU seconds are not known, so that they are in no sum."""
+        return self.usage is not None and self.usage.cpu_seconds is not None
+
 
 class SkippedSource(ApiModel):
     """A source that was left as it is."""

@@ -234,8 +234,8 @@ def _used(status: CompactionJobStatus) -> str:
     bytes_moved = "".join(f", {verb} {format_bytes(count)}" for verb, count in moved if count is not None)
     peak = usage.executor_peak_bytes
     most = f"; a task had {format_bytes(peak)} of memory at most" if peak is not None else ""
-    ended = [attempt.usage for attempt in status.attempts if attempt.ended_at is not None]
-    unknown = sum(each is None or each.cpu_seconds is None for each in ended)
+    ended = [attempt for attempt in status.attempts if attempt.ended_at is not None]
+    unknown = sum(not attempt.is_measured for attempt in ended)
     beside = f", beside what {unknown} of {plural(len(ended), 'attempt')} did not report" if unknown else ""
     took = f"Its attempts took {format_cpu(usage.cpu_seconds)} of CPU, {executors} in executors{bytes_moved}{most}"
     return f"{took}{beside}."

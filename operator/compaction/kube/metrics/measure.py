@@ -160,7 +160,7 @@ def _count_endings(metrics: Metrics, key: CacheKey, decision: Decision, snapshot
             # Who writes a report can write any word into it: series are made of those that are known.
             reason = last.reason if last.reason in job_words() else OTHER
             metrics.attempts.labels(*key, last.outcome.value, reason).inc()
-            metrics.unmeasured.labels(*key).inc(last.usage is None or last.usage.cpu_seconds is None)
+            metrics.unmeasured.labels(*key).inc(not last.is_measured)
             if last.reason == JobReason.STALE_TOKEN:
                 metrics.fenced_commits.labels(*key).inc()
         # A report may come after its attempt was given up: then it is no new end, and its usage is new all the same.

@@ -132,9 +132,10 @@ class ProcessId:
         if self.send(signal.SIGTERM, group=group) and not wait_gone(self, timeout=patience):
             self.send(signal.SIGKILL, group=group)
             wait_gone(self, timeout=patience)
-        child = _children.pop(self.pid, None)
+        child = _child_of(self)
         if child is not None:
             child.wait()
+            _children.pop(self.pid, None)
 
 
 def start_mark(pid: int) -> str | None:
@@ -165,11 +166,16 @@ def wait_gone(process: ProcessId, *, timeout: float) -> bool:
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.02)
-    child = _children.get(process.pid)
-    # A child of ours that has ended is no zombie from here on; another one may have got its pid by now.
+    child = _child_of(process)
+    # A child of ours that has ended is no zombie from here on.
     if child is not None and child.poll() is not None:
         _children.pop(process.pid, None)
     return True
+
+
+def _child_of(process: ProcessId) -> subprocess.Popen[bytes] | None:
+    """Our child that a process is, or was; of one that is gone another may have got the pid by now, which is not it."""
+    return _children.get(process.pid) if start_mark(process.pid) in (None, process.started) else None
 
 
 def spawn(
